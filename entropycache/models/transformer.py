@@ -1,0 +1,260 @@
+"""The bidirectional transformer of both families: RMSNorm, rotary positions, grouped heads, optional q/k/v bias, SwiGLU.
+
+A family contributes numbers (`ModelSpec`) and names (`llada.py`, `dream.py`), never a second model. Which rows are computed is an
+argument; the model knows no policy. The rows of several sequences travel end to end through the norms, projections, feed-forward and
+head, and part only in attention, where each sequence looks at its own cache: there is no padding row anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from entropycache.kv_cache import KVCache
+from entropycache.types import ModelSpec
+
+AttentionObserver = Callable[[int, Float[Tensor, "heads q t"]], None]
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """One sequence's part of a packed step. Index tensors live on the CPU, sorted; `tokens` are all of the sequence's.
+
+    An `observer(layer, weights [heads, q, t])` sees the attention rows of the compute set and forces the unfused attention path.
+    """
+
+    tokens: Int[Tensor, " t"]
+    compute: Int[Tensor, " q"]
+    predict: Int[Tensor, " p"]
+    cache: KVCache
+    observer: AttentionObserver | None = None
+
+
+class Model(Protocol):
+    """What the engine runs. `Transformer` is one; a method that steers inside the forward wraps it in another."""
+
+    spec: ModelSpec
+
+    def sources(self, predict: Int[Tensor, " p"]) -> Int[Tensor, " p"]: ...
+
+    def new_cache(self, rows: int) -> KVCache: ...
+
+    def forward_packed(self, steps: Sequence[StepInput]) -> Float[Tensor, "p v"]: ...
+
+
+class Layer(nn.Module):
+    """One block. Its three pieces are public, so that a loop other than `Transformer.forward_packed` can be built from them."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        d, f = spec.hidden, spec.intermediate
+        self.attention_norm = nn.Parameter(torch.ones(d))
+        self.qkv = nn.Linear(d, spec.qkv_rows, bias=spec.qkv_bias)
+        self.out = nn.Linear(d, d, bias=False)
+        self.mlp_norm = nn.Parameter(torch.ones(d))
+        self.gate_up = nn.Linear(d, 2 * f, bias=False)
+        self.down = nn.Linear(f, d, bias=False)
+
+    def project(
+        self, x: Float[Tensor, "q d"], rope: Float[Tensor, "2 q 1 e"]
+    ) -> tuple[Float[Tensor, "q h e"], Float[Tensor, "q kv e"], Float[Tensor, "q kv e"]]:
+        """Queries, keys (both rotated) and values of the given rows."""
+        spec = self.spec
+        qkv = self.qkv(F.rms_norm(x, (spec.hidden,), self.attention_norm, spec.norm_eps))
+        qkv = qkv.unflatten(-1, (spec.heads + 2 * spec.kv_heads, spec.head_dim))
+        rotated = rotate(qkv[..., : spec.heads + spec.kv_heads, :], rope)
+        q, k = rotated.split((spec.heads, spec.kv_heads), dim=-2)
+        return q, k, qkv[..., spec.heads + spec.kv_heads :, :]
+
+    def finish(self, x: Float[Tensor, "q d"], attended: Float[Tensor, "q d"]) -> Float[Tensor, "q d"]:
+        """Residual of the attention's output projection, then of the feed-forward."""
+        x = x + self.out(attended)
+        gate, up = self.gate_up(F.rms_norm(x, (self.spec.hidden,), self.mlp_norm, self.spec.norm_eps)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Transformer(nn.Module):
+    """Weights of one checkpoint and the forward passes over them.
+
+    `forward_full` is the plain bidirectional pass (training, and the oracle of the tests); `forward` and `forward_packed` compute some
+    rows against a KV cache (decoding). Rotary tables are computed in float64 once and kept in float32, or float64 for a float64 model.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embed = nn.Embedding(spec.vocab, spec.hidden)
+        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.norm = nn.Parameter(torch.ones(spec.hidden))
+        self.head = nn.Linear(spec.hidden, spec.vocab, bias=False)
+        if spec.tied:
+            self.head.weight = self.embed.weight
+        self._rope: Float[Tensor, "2 n 1 e"] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.weight.dtype
+
+    def sources(self, predict: Int[Tensor, " p"]) -> Int[Tensor, " p"]:
+        """The rows whose output gives the tokens of the predicted rows: the one place that knows Dream's shift.
+
+        Row 0 of a shifted model is read from itself (Fast-dLLM dream/model/generation_utils.py@24cc59e: the logits' first row is repeated).
+        """
+        return (predict - self.spec.shift).clamp_min(0)
+
+    def new_cache(self, rows: int) -> KVCache:
+        return KVCache(self.spec, rows, device=self.device, dtype=self.dtype)
+
+    def rope(self, rows: int) -> Float[Tensor, "2 n 1 e"]:
+        """Cosines and sines of the first `rows` positions (at least), [2, n, 1, head_dim], made once and kept.
+
+        Raises ValueError where the sequence is longer than the positions that the model was made for.
+        """
+        if rows > self.spec.max_positions:
+            raise ValueError(f"{rows} rows (prompt + canvas) exceed the model's {self.spec.max_positions} positions: shorten either")
+        table = self._rope
+        if table is None or table.shape[1] < rows or table.device != self.device:
+            known = 0 if table is None else table.shape[1]
+            table = rope_table(self.spec, min(self.spec.max_positions, max(rows, 2 * known)), self.device, self.dtype)
+            self._rope = table
+        return table
+
+    def forward_full(self, ids: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t v"]:
+        """Logits of every row from one plain bidirectional pass: unshifted, no cache, differentiable, any number of leading axes."""
+        spec = self.spec
+        x = self.embed(ids.to(self.device))
+        rope = self.rope(ids.shape[-1])[:, : ids.shape[-1]]
+        for layer in self.layers:
+            q, k, v = (part.transpose(-3, -2) for part in layer.project(x, rope))
+            attended = F.scaled_dot_product_attention(q, k, v, enable_gqa=spec.heads != spec.kv_heads)
+            x = layer.finish(x, attended.transpose(-3, -2).flatten(-2))
+        return self.read_out(x)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, " t"],
+        compute: Int[Tensor, " q"],
+        predict: Int[Tensor, " p"],
+        cache: KVCache,
+        observer: AttentionObserver | None = None,
+    ) -> Float[Tensor, "p v"]:
+        """Recompute the rows `compute` of one sequence against its cache; logits for the tokens of `predict`.
+
+        Raises AssertionError where a needed row is neither computed now nor held by the cache.
+        """
+        return self.forward_packed([StepInput(tokens, compute, predict, cache, observer)])
+
+    def forward_packed(self, steps: Sequence[StepInput]) -> Float[Tensor, "p v"]:
+        """One step of several sequences, their predicted rows' logits end to end in the order given."""
+        for step in steps:
+            step.cache.expect(step.compute)
+        sizes = [step.compute.numel() for step in steps]
+        ids = torch.cat([step.tokens[step.compute] for step in steps]).to(self.device, non_blocking=True)
+        positions = torch.cat([step.compute for step in steps]).to(self.device, non_blocking=True)
+        rows = positions.split(sizes)
+        x = self.embed(ids)
+        rope = self.rope(max(step.cache.rows for step in steps))[:, positions]
+        for index, layer in enumerate(self.layers):
+            q, k, v = layer.project(x, rope)
+            parts = zip(steps, rows, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
+            attended = [self.attend(index, step, r, *qkv) for step, r, *qkv in parts]
+            x = layer.finish(x, attended[0] if len(attended) == 1 else torch.cat(attended))
+        return self.read_out(x[self.packed_sources(steps)])
+
+    def attend(
+        self,
+        index: int,
+        step: StepInput,
+        rows: Int[Tensor, " q"],
+        q: Float[Tensor, "q h e"],
+        k: Float[Tensor, "q kv e"],
+        v: Float[Tensor, "q kv e"],
+    ) -> Float[Tensor, "q d"]:
+        """Write the rows' keys and values, then let the rows attend to every row of their sequence."""
+        k_all, v_all = step.cache.write(index, rows, k, v)
+        if step.observer is None:
+            return attention(q, k_all, v_all)
+        weights = attention_weights(q, k_all)
+        step.observer(index, weights)
+        return weigh(weights, v_all)
+
+    def packed_sources(self, steps: Sequence[StepInput]) -> Int[Tensor, " p"]:
+        """Where the predicted rows' sources stand in the packed rows (device indices)."""
+        found, offset = [], 0
+        for step in steps:
+            sources = self.sources(step.predict)
+            at = torch.searchsorted(step.compute, sources)
+            if not torch.equal(step.compute[at.clamp_max(step.compute.numel() - 1)], sources):
+                raise AssertionError("a predicted row is read from a row outside the compute set")
+            found.append(at + offset)
+            offset += step.compute.numel()
+        return torch.cat(found).to(self.device, non_blocking=True)
+
+    def read_out(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        """Final norm and head of the given rows alone."""
+        return self.head(F.rms_norm(x, (self.spec.hidden,), self.norm, self.spec.norm_eps))
+
+
+def rope_table(spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "2 n 1 e"]:
+    """cos and sin of position x theta^(-2i/e), both halves alike (rotate-half convention of both families)."""
+    exponent = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
+    angles = torch.arange(rows, dtype=torch.float64)[:, None] * spec.rope_theta**-exponent
+    angles = torch.cat([angles, angles], dim=-1)[:, None]
+    return torch.stack([angles.cos(), angles.sin()]).to(device, torch.promote_types(dtype, torch.float32))
+
+
+def rotate(x: Float[Tensor, "*n h e"], rope: Float[Tensor, "2 *n 1 e"]) -> Float[Tensor, "*n h e"]:
+    """Rotary embedding, in float32 or wider whatever the model's dtype (LLaDA's `rope_full_precision`)."""
+    cos, sin = rope
+    wide = x.to(rope.dtype)
+    left, right = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat([-right, left], dim=-1) * sin).to(x.dtype)
+
+
+def attention(q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"], v: Float[Tensor, "t kv e"]) -> Float[Tensor, "q d"]:
+    """Fused attention of the given rows over all rows of one sequence.
+
+    Without a mask, the query heads that share a key/value head are just more queries to it: they are laid out along the query axis, and
+    no key or value is repeated.
+    """
+    grouped = group_queries(q, k.shape[1])
+    attended = F.scaled_dot_product_attention(grouped[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[0]
+    return ungroup(attended, q.shape[0])
+
+
+def attention_weights(q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"]) -> Float[Tensor, "h q t"]:
+    """The softmax weights that `attention` never writes out; in float32 or wider."""
+    scores = group_queries(q, k.shape[1]) @ k.permute(1, 2, 0)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    weights = torch.softmax(scores.to(wide).mul_(1 / math.sqrt(q.shape[-1])), dim=-1)
+    return weights.unflatten(1, (-1, q.shape[0])).flatten(0, 1)
+
+
+def weigh(weights: Float[Tensor, "h q t"], v: Float[Tensor, "t kv e"]) -> Float[Tensor, "q d"]:
+    """The second half of unfused attention: weighted sums of the values."""
+    grouped = weights.unflatten(0, (v.shape[1], -1)).flatten(1, 2)
+    return ungroup(grouped.to(v.dtype) @ v.transpose(0, 1), weights.shape[1])
+
+
+def group_queries(q: Float[Tensor, "q h e"], kv_heads: int) -> Float[Tensor, "kv gq e"]:
+    """[q, h, e] -> [kv, (h/kv)·q, e]: a key/value head's query heads, one after another."""
+    if q.shape[1] == kv_heads:
+        return q.transpose(0, 1)
+    return q.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+
+
+def ungroup(attended: Float[Tensor, "kv gq e"], rows: int) -> Float[Tensor, "q d"]:
+    """[kv, (h/kv)·q, e] -> [q, h·e]."""
+    return attended.unflatten(1, (-1, rows)).permute(2, 0, 1, 3).flatten(1)
