@@ -12,9 +12,8 @@ from entropycache.types import ModelSpec
 class KVCache:
     """One buffer per sequence for all layers, allocated once, never grown.
 
-    Keys are stored already rotated, so a row is rotated once for each time it is computed. The layout is [layer, t, head, head_dim]:
-    writing a row is one contiguous copy, and attention reads it transposed without a copy.
-    """
+    Keys are stored already rotated, so a row is rotated once for each time it is computed. The layout is [layer, t,
+    head, head_dim]: writing a row is one contiguous copy, and attention reads it transposed without a copy."""
 
     def __init__(self, spec: ModelSpec, rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
         shape = (spec.layers, rows, spec.kv_heads, spec.head_dim)
@@ -46,10 +45,14 @@ class KVCache:
         return k_all, v_all
 
     def expect(self, rows: Int[Tensor, " q"]) -> None:
-        """Announce the rows (CPU indices) that the coming forward writes; afterwards every row must hold something to attend to."""
+        """Announce the rows (CPU indices) that the coming forward writes; afterwards every row must hold something to
+        attend to.
+        """
         if rows.numel() < self.rows and self.valid.all():
             return
         self.valid[rows] = True
         if not self.valid.all():
             missing = self.valid.logical_not().nonzero().flatten()[:8].tolist()
-            raise AssertionError(f"rows {missing} would be attended to but were never computed: the first step must be a refresh")
+            raise AssertionError(
+                f"rows {missing} would be attended to but were never computed: the first step must be a refresh"
+            )

@@ -1,8 +1,7 @@
 """The nouns of the engine. Everything here is data; nothing decides and nothing computes a forward pass.
 
-Axis names used in every signature: t rows of a sequence (prompt + canvas), q rows of a compute set, p predicted rows, c committed
-rows, v vocabulary, g canvas rows.
-"""
+Axis names used in every signature: t rows of a sequence (prompt + canvas), q rows of a compute set, p predicted rows, c
+committed rows, v vocabulary, g canvas rows."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ class ModelSpec:
     """The numbers that make a family's transformer: all that the engine ever knows about a model.
 
     `shift` is 1 where the token of row i is read from row i-1 (Dream) and 0 where it is read from row i (LLaDA).
-    `stop_ids` are the tokens that end an answer (EOS, and EoT where the family has one); `eos_id` is the one used as fill.
-    """
+    `stop_ids` are the tokens that end an answer (EOS, and EoT where the family has one); `eos_id` is the one used as
+    fill."""
 
     family: str
     layers: int
@@ -63,18 +62,21 @@ class ModelSpec:
 class Plan:
     """What a cache policy wants computed in one step.
 
-    `compute` is sorted. `predict`, where given, narrows the rows that may be committed in this step (Fast-dLLM's first step on Dream
-    commits one row; d2Cache commits only rows that were computed); None leaves the decoder's candidates as they are.
-    """
+    `compute` is sorted. `predict`, where given, narrows the rows that may be committed in this step (d2Cache commits
+    only rows that were computed); None leaves the decoder's candidates as they are. With `commit_all` every predicted
+    row is committed, whatever the commit rule (Fast-dLLM's first step of a block on Dream)."""
 
     compute: Int[Tensor, " q"]
     refresh: bool
     predict: Int[Tensor, " p"] | None = None
+    commit_all: bool = False
 
 
 @dataclass(frozen=True)
 class Commit:
-    """The tokens written in one step, in ascending row order. `entropy` is in nats, or None where nobody asked for it."""
+    """The tokens written in one step, in ascending row order. `entropy` is in nats, or None where nobody asked for
+    it.
+    """
 
     rows: Int[Tensor, " c"]
     tokens: Int[Tensor, " c"]
@@ -87,7 +89,9 @@ class Commit:
 
 @dataclass(frozen=True)
 class SequenceState:
-    """One sequence: its prompt, its canvas, and which rows are still masked. Lives on the CPU; only `apply` makes a new one."""
+    """One sequence: its prompt, its canvas, and which rows are still masked. Lives on the CPU; only `apply` makes a new
+    one.
+    """
 
     tokens: Int[Tensor, " t"]
     masked: Bool[Tensor, " t"]
@@ -126,7 +130,9 @@ class SequenceState:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One forward pass as it was. Row indices are absolute (prompt rows included), seconds are by phase (`recorder.PHASES`)."""
+    """One forward pass as it was. Row indices are absolute (prompt rows included), seconds are by phase
+    (`recorder.PHASES`).
+    """
 
     refresh: bool
     computed: list[int]
@@ -158,3 +164,8 @@ class Generation:
     seconds: dict[str, float]
     peak_memory_bytes: int | None
     steps: list[StepRecord] = field(default_factory=list)
+
+    @property
+    def total_seconds(self) -> float:
+        """Generation time: the sum of its phases."""
+        return sum(self.seconds.values())

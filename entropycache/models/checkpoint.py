@@ -1,4 +1,6 @@
-"""Checkpoints on disk: find one, read its config, stream its tensors into a model; and write one back in the family's own format."""
+"""Checkpoints on disk: find one, read its config, stream its tensors into a model; and write one back in the family's
+own format.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ from entropycache.models.transformer import Transformer
 
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (llada.FAMILY, dream.FAMILY)}
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "merges.txt")  # data only: no code is fetched
 SUPPORTED = {"torch": ("2.5", "3"), "transformers": ("5", "6")}  # first supported version, first unsupported one
 
 
@@ -29,16 +32,20 @@ class CheckpointError(ValueError):
 
 
 def load_model(
-    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, revision: str | None = None
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
 ) -> Transformer:
-    """The transformer of a LLaDA or Dream checkpoint: a folder, a hub id, or the name of a checkpoint that this package ships.
+    """The transformer of a LLaDA or Dream checkpoint: a folder, a hub id, or the name of a checkpoint that this package
+    ships.
 
-    The family is read from `config.json`; a model type other than llada or Dream is refused, and no code from the checkpoint is run.
-    Tensors are read one by one into a model made on the meta device, so that the peak is about the weights' size in `dtype`.
+    The family is read from `config.json`; a model type other than llada or Dream is refused, and no code from the
+    checkpoint is run. Tensors are read one by one into a model made on the meta device, so that the peak is about the
+    weights' size in `dtype`.
 
-    Raises CheckpointError for an unknown model type, an unsupported setting, a missing or truncated file, and for missing, stray or
-    mis-shaped tensors, all of them named.
-    """
+    Raises CheckpointError for an unknown model type, an unsupported setting, a missing or truncated file, and for
+    missing, stray or mis-shaped tensors, all of them named."""
     check_versions()
     directory = resolve(path, revision)
     family, config = read_config(directory)
@@ -67,7 +74,8 @@ def save_checkpoint(model: Transformer, directory: str | Path) -> None:
     family = next(family for family in FAMILIES.values() if family.name == model.spec.family)
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tensors = {
-        slot.disk: destination(parameters[slot.parameter], slot).cpu().clone().contiguous() for slot in family.slots(model.spec)
+        slot.disk: destination(parameters[slot.parameter], slot).cpu().clone().contiguous()
+        for slot in family.slots(model.spec)
     }
     save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
     config = family.config(model.spec) | {"torch_dtype": str(model.dtype).removeprefix("torch.")}
@@ -75,7 +83,9 @@ def save_checkpoint(model: Transformer, directory: str | Path) -> None:
 
 
 def resolve(path: str | Path, revision: str | None = None) -> Path:
-    """The local folder of a checkpoint: a folder as it is, a shipped checkpoint by its name, else a hub id (downloaded)."""
+    """The local folder of a checkpoint: a folder as it is, a shipped checkpoint by its name, else a hub id
+    (downloaded).
+    """
     local = Path(path).expanduser()
     if local.is_dir():
         return local
@@ -87,16 +97,28 @@ def resolve(path: str | Path, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    patterns = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer*.json", "vocab.json", "merges.txt", "added_tokens.json"]
+    patterns = [
+        "*.safetensors",
+        "*.safetensors.index.json",
+        "config.json",
+        "tokenizer*.json",
+        "vocab.json",
+        "merges.txt",
+        "added_tokens.json",
+    ]
     try:
         return Path(snapshot_download(str(path), revision=revision, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{path}: cannot be fetched from the hub ({reason}); give a local folder, or check the id and network") from None
+        raise CheckpointError(
+            f"{path}: cannot be fetched from the hub ({reason}); give a local folder, or check the id and network"
+        ) from None
 
 
 def read_config(directory: Path) -> tuple[Family, dict[str, Any]]:
-    """The family and `config.json` of a checkpoint folder, refused where the shared transformer would compute something else."""
+    """The family and `config.json` of a checkpoint folder, refused where the shared transformer would compute something
+    else.
+    """
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -110,7 +132,9 @@ def read_config(directory: Path) -> tuple[Family, dict[str, Any]]:
     family = FAMILIES[model_type]
     for key, value in family.required.items():
         if config.get(key, value) != value:
-            raise CheckpointError(f"{path}: {key} = {config[key]!r} is not supported; the shared transformer implies {value!r}")
+            raise CheckpointError(
+                f"{path}: {key} = {config[key]!r} is not supported; the shared transformer implies {value!r}"
+            )
     return family, config
 
 
@@ -122,11 +146,15 @@ def tensor_files(directory: Path) -> dict[str, Path]:
         files = {name: directory / file for name, file in weight_map.items()}
         missing = sorted({path.name for path in files.values() if not path.is_file()})
         if missing:
-            raise CheckpointError(f"{directory}: missing shard {', '.join(missing)} named in {INDEX}; download it again")
+            raise CheckpointError(
+                f"{directory}: missing shard {', '.join(missing)} named in {INDEX}; download it again"
+            )
         return files
     single = directory / SINGLE
     if not single.is_file():
-        raise CheckpointError(f"{directory}: neither {SINGLE} nor {INDEX} is there; only safetensors checkpoints are read")
+        raise CheckpointError(
+            f"{directory}: neither {SINGLE} nor {INDEX} is there; only safetensors checkpoints are read"
+        )
     return dict.fromkeys(shapes(single), single)
 
 
@@ -134,13 +162,15 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor of a safetensors file, from its header."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (a file handle, not a dict)
     except SafetensorError as error:
         raise CheckpointError(f"{path}: damaged or truncated safetensors file ({error}); download it again") from None
 
 
 def check_tensors(directory: Path, files: dict[str, Path], slots: dict[str, Slot], model: Transformer) -> None:
-    """Every tensor that the model needs is there, none is stray, all have the right shape; else one error that names them all."""
+    """Every tensor that the model needs is there, none is stray, all have the right shape; else one error that names
+    them all.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for path in sorted(set(files.values())):
         found |= shapes(path)

@@ -1,4 +1,6 @@
-"""Dream: how its checkpoints name things (Dream-v0-Instruct-7B `config.json`; a Qwen2 body whose predictions are shifted by one row)."""
+"""Dream: how its checkpoints name things (Dream-v0-Instruct-7B `config.json`; a Qwen2 body whose predictions are
+shifted by one row).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ REQUIRED = {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": Fa
 
 
 def spec(config: Mapping[str, Any], special: Mapping[str, int]) -> ModelSpec:
-    """`config.json` of a Dream checkpoint as numbers. `special`: special tokens by name, from the tokenizer's files (may be empty)."""
+    """`config.json` of a Dream checkpoint as numbers. `special`: special tokens by name, from the tokenizer's files
+    (may be empty).
+    """
     heads = config["num_attention_heads"]
     eos = config["eos_token_id"]
     return ModelSpec(
@@ -89,4 +93,12 @@ def slots(spec: ModelSpec) -> list[Slot]:
     return slots
 
 
-FAMILY = Family(name="dream", model_type="Dream", required=REQUIRED, spec=spec, config=config, slots=slots, chat_template=CHAT_TEMPLATE)
+FAMILY = Family(
+    name="dream",
+    model_type="Dream",
+    required=REQUIRED,
+    spec=spec,
+    config=config,
+    slots=slots,
+    chat_template=CHAT_TEMPLATE,
+)

@@ -1,4 +1,6 @@
-"""What a model family contributes: how its config and tensors are named. A new family is one such record (see `llada.py`)."""
+"""What a model family contributes: how its config and tensors are named. A new family is one such record (see
+`llada.py`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Slot:
 
     @staticmethod
     def stacked(parameter: str, spec: ModelSpec, q: str, k: str, v: str) -> list[Slot]:
-        """The fused query/key/value projection from a family's three (weights, and biases where the family has them)."""
+        """The fused query/key/value projection from a family's three (weights, and biases where the family has
+        them).
+        """
         sizes = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.kv_heads * spec.head_dim)
         starts = (0, sizes[0], sizes[0] + sizes[1])
         kinds = ("weight", "bias") if spec.qkv_bias else ("weight",)
@@ -33,7 +37,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Family:
-    """Names of one model family. `required` are config values that the shared transformer implies; another value is refused."""
+    """Names of one model family. `required` are config values that the shared transformer implies; another value is
+    refused.
+    """
 
     name: str
     model_type: str

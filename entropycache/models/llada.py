@@ -8,7 +8,8 @@ from typing import Any
 from entropycache.models.family import Family, Slot
 from entropycache.types import ModelSpec
 
-# LLaDA ends a turn with <|eot_id|>, whose id stands in no field of config.json; it is read from the tokenizer's files by name.
+# LLaDA ends a turn with <|eot_id|>, whose id stands in no field of config.json; it is read from the tokenizer's files
+# by name.
 EOT = "<|eot_id|>"
 
 # One user turn, ready for the assistant's answer: what the tokenizer's own chat template renders.
@@ -33,7 +34,9 @@ REQUIRED = {  # what the transformer of this package does; any other value would
 
 
 def spec(config: Mapping[str, Any], special: Mapping[str, int]) -> ModelSpec:
-    """`config.json` of a LLaDA checkpoint as numbers. `special`: special tokens by name, from the tokenizer's files (may be empty)."""
+    """`config.json` of a LLaDA checkpoint as numbers. `special`: special tokens by name, from the tokenizer's files
+    (may be empty).
+    """
     heads = config["n_heads"]
     eos = config["eos_token_id"]
     return ModelSpec(
@@ -101,4 +104,12 @@ def slots(spec: ModelSpec) -> list[Slot]:
     return slots
 
 
-FAMILY = Family(name="llada", model_type="llada", required=REQUIRED, spec=spec, config=config, slots=slots, chat_template=CHAT_TEMPLATE)
+FAMILY = Family(
+    name="llada",
+    model_type="llada",
+    required=REQUIRED,
+    spec=spec,
+    config=config,
+    slots=slots,
+    chat_template=CHAT_TEMPLATE,
+)

@@ -1,8 +1,7 @@
 """Tokenizers of both families, from their files alone: no code from a checkpoint is ever run.
 
-LLaDA ships a fast tokenizer file; Dream ships Qwen2's `vocab.json` and `merges.txt` behind a Python class of its own, which is not
-needed: Qwen2's tokenizer over the same two files and the same added tokens gives the same ids.
-"""
+LLaDA ships a fast tokenizer file; Dream ships Qwen2's `vocab.json` and `merges.txt` behind a Python class of its own,
+which is not needed: Qwen2's tokenizer over the same two files and the same added tokens gives the same ids."""
 
 from __future__ import annotations
 
@@ -17,7 +16,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 
 def special_tokens(directory: Path) -> dict[str, int]:
-    """Special tokens by name, from whichever of the tokenizer's files is there; empty where the checkpoint has no tokenizer."""
+    """Special tokens by name, from whichever of the tokenizer's files is there; empty where the checkpoint has no
+    tokenizer.
+    """
     found: dict[str, int] = {}
     for token in _json(directory / "tokenizer.json").get("added_tokens", []):
         found[token["content"]] = token["id"]
@@ -34,7 +35,9 @@ class Tokenizer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         if (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
-            backend = Qwen2Tokenizer(vocab=str(directory / "vocab.json"), merges=str(directory / "merges.txt"))
+            backend: PreTrainedTokenizerFast = Qwen2Tokenizer(
+                vocab=str(directory / "vocab.json"), merges=str(directory / "merges.txt")
+            )
             by_id = sorted(special_tokens(directory).items(), key=lambda item: item[1])
             backend.add_tokens([AddedToken(name, special=True, normalized=False) for name, _ in by_id])
         elif (directory / "tokenizer.json").is_file():
@@ -50,7 +53,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, special tokens left out, white space as it is."""
-        return self._backend.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self._backend.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
 
     @cached_property
     def specials(self) -> dict[str, int]:
@@ -64,7 +69,9 @@ class Tokenizer:
         for name, index in self.specials.items():
             got = self._backend.convert_tokens_to_ids(name)
             if got != index:
-                raise ValueError(f"{self.directory}: special token {name} has id {got} in the vocabulary but {index} in the tokenizer's files")
+                raise ValueError(
+                    f"{self.directory}: special token {name} has id {got} in the vocabulary but {index} in the tokenizer's files"
+                )
 
 
 def _json(path: Path) -> dict[str, Any]:

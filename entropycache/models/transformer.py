@@ -1,14 +1,15 @@
-"""The bidirectional transformer of both families: RMSNorm, rotary positions, grouped heads, optional q/k/v bias, SwiGLU.
+"""The bidirectional transformer of both families: RMSNorm, rotary positions, grouped heads, optional q/k/v bias,
+SwiGLU.
 
-A family contributes numbers (`ModelSpec`) and names (`llada.py`, `dream.py`), never a second model. Which rows are computed is an
-argument; the model knows no policy. The rows of several sequences travel end to end through the norms, projections, feed-forward and
-head, and part only in attention, where each sequence looks at its own cache: there is no padding row anywhere.
-"""
+A family contributes numbers (`ModelSpec`) and names (`llada.py`, `dream.py`), never a second model. Which rows are
+computed is an argument; the model knows no policy. The rows of several sequences travel end to end through the norms,
+projections, feed-forward and head, and part only in attention, where each sequence looks at its own cache: there is no
+padding row anywhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,21 +21,23 @@ from torch import Tensor, nn
 from entropycache.kv_cache import KVCache
 from entropycache.types import ModelSpec
 
-AttentionObserver = Callable[[int, Float[Tensor, "heads q t"]], None]
+AttentionObserver = Callable[[int, Float[Tensor, "h q t"]], object]
 
 
 @dataclass(frozen=True)
 class StepInput:
     """One sequence's part of a packed step. Index tensors live on the CPU, sorted; `tokens` are all of the sequence's.
 
-    An `observer(layer, weights [heads, q, t])` sees the attention rows of the compute set and forces the unfused attention path.
-    """
+    An `observer(layer, weights [h, q, t])` sees the attention rows of the compute set and forces the unfused attention
+    path. `predict_all` runs the head over every computed row, as published samplers do, to measure what reading only
+    some saves."""
 
     tokens: Int[Tensor, " t"]
     compute: Int[Tensor, " q"]
     predict: Int[Tensor, " p"]
     cache: KVCache
     observer: AttentionObserver | None = None
+    predict_all: bool = False
 
 
 class Model(Protocol):
@@ -50,7 +53,9 @@ class Model(Protocol):
 
 
 class Layer(nn.Module):
-    """One block. Its three pieces are public, so that a loop other than `Transformer.forward_packed` can be built from them."""
+    """One block. Its three pieces are public, so that a loop other than `Transformer.forward_packed` can be built from
+    them.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -81,18 +86,25 @@ class Layer(nn.Module):
         return x + self.down(F.silu(gate) * up)
 
 
+class Layers(nn.ModuleList):
+    """`nn.ModuleList` whose members are known to be layers."""
+
+    def __iter__(self) -> Iterator[Layer]:
+        return super().__iter__()  # type: ignore[return-value]
+
+
 class Transformer(nn.Module):
     """Weights of one checkpoint and the forward passes over them.
 
-    `forward_full` is the plain bidirectional pass (training, and the oracle of the tests); `forward` and `forward_packed` compute some
-    rows against a KV cache (decoding). Rotary tables are computed in float64 once and kept in float32, or float64 for a float64 model.
-    """
+    `forward_full` is the plain bidirectional pass (training, and the oracle of the tests); `forward` and
+    `forward_packed` compute some rows against a KV cache (decoding). Rotary tables are computed in float64 once and
+    kept in float32, or float64 for a float64 model."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
         self.embed = nn.Embedding(spec.vocab, spec.hidden)
-        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.layers = Layers(Layer(spec) for _ in range(spec.layers))
         self.norm = nn.Parameter(torch.ones(spec.hidden))
         self.head = nn.Linear(spec.hidden, spec.vocab, bias=False)
         if spec.tied:
@@ -110,8 +122,8 @@ class Transformer(nn.Module):
     def sources(self, predict: Int[Tensor, " p"]) -> Int[Tensor, " p"]:
         """The rows whose output gives the tokens of the predicted rows: the one place that knows Dream's shift.
 
-        Row 0 of a shifted model is read from itself (Fast-dLLM dream/model/generation_utils.py@24cc59e: the logits' first row is repeated).
-        """
+        Row 0 of a shifted model is read from itself (Fast-dLLM dream/model/generation_utils.py@24cc59e: the logits'
+        first row is repeated)."""
         return (predict - self.spec.shift).clamp_min(0)
 
     def new_cache(self, rows: int) -> KVCache:
@@ -123,7 +135,9 @@ class Transformer(nn.Module):
         Raises ValueError where the sequence is longer than the positions that the model was made for.
         """
         if rows > self.spec.max_positions:
-            raise ValueError(f"{rows} rows (prompt + canvas) exceed the model's {self.spec.max_positions} positions: shorten either")
+            raise ValueError(
+                f"{rows} rows (prompt + canvas) exceed the model's {self.spec.max_positions} positions: shorten either"
+            )
         table = self._rope
         if table is None or table.shape[1] < rows or table.device != self.device:
             known = 0 if table is None else table.shape[1]
@@ -132,7 +146,9 @@ class Transformer(nn.Module):
         return table
 
     def forward_full(self, ids: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t v"]:
-        """Logits of every row from one plain bidirectional pass: unshifted, no cache, differentiable, any number of leading axes."""
+        """Logits of every row from one plain bidirectional pass: unshifted, no cache, differentiable, any number of
+        leading axes.
+        """
         spec = self.spec
         x = self.embed(ids.to(self.device))
         rope = self.rope(ids.shape[-1])[:, : ids.shape[-1]]
@@ -171,7 +187,8 @@ class Transformer(nn.Module):
             parts = zip(steps, rows, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
             attended = [self.attend(index, step, r, *qkv) for step, r, *qkv in parts]
             x = layer.finish(x, attended[0] if len(attended) == 1 else torch.cat(attended))
-        return self.read_out(x[self.packed_sources(steps)])
+        sources = self.packed_sources(steps)
+        return self.read_out(x)[sources] if steps[0].predict_all else self.read_out(x[sources])
 
     def attend(
         self,
@@ -223,12 +240,13 @@ def rotate(x: Float[Tensor, "*n h e"], rope: Float[Tensor, "2 *n 1 e"]) -> Float
     return (wide * cos + torch.cat([-right, left], dim=-1) * sin).to(x.dtype)
 
 
-def attention(q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"], v: Float[Tensor, "t kv e"]) -> Float[Tensor, "q d"]:
+def attention(
+    q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"], v: Float[Tensor, "t kv e"]
+) -> Float[Tensor, "q d"]:
     """Fused attention of the given rows over all rows of one sequence.
 
-    Without a mask, the query heads that share a key/value head are just more queries to it: they are laid out along the query axis, and
-    no key or value is repeated.
-    """
+    Without a mask, the query heads that share a key/value head are just more queries to it: they are laid out along the
+    query axis, and no key or value is repeated."""
     grouped = group_queries(q, k.shape[1])
     attended = F.scaled_dot_product_attention(grouped[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[0]
     return ungroup(attended, q.shape[0])

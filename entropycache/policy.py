@@ -1,0 +1,89 @@
+"""Cache policies decide, before each step, whose keys and values are computed. The protocol, and EntropyCache
+itself.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from entropycache.models.transformer import AttentionObserver, Model
+from entropycache.types import Commit, Plan, SequenceState
+
+
+class CachePolicy(Protocol):
+    """One sequence's cache policy. An instance is configuration; `start` makes it ready for a fresh sequence.
+
+    The engine copies the instance it was given for every sequence and calls, in each step, `plan`, then the forward
+    pass, then `observe`. Subclass it to inherit the defaults: the model as it is, no entropy, no observer, nothing to
+    remember."""
+
+    needs_entropy: bool = False  # whether the engine computes the entropy of the rows just committed
+
+    def wrap(self, model: Model) -> Model:
+        """The model that runs this method: the given one, unless the method steers inside the forward pass."""
+        return model
+
+    def start(self, model: Model, state: SequenceState) -> None:
+        """Forget any earlier sequence; `state` is the prompt and a canvas of masks."""
+
+    def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
+        """What to compute in the coming step, given the masked rows that are up. The first plan must be a refresh."""
+        ...
+
+    def observer(self) -> AttentionObserver | None:
+        """Who looks at the attention of the coming step; None keeps the fused attention path."""
+        return None
+
+    def observe(self, state: SequenceState, commit: Commit) -> None:
+        """What the step committed; `state` is the sequence after it."""
+
+
+class EntropyCache(CachePolicy):
+    """EntropyCache (arXiv 2603.18489): refresh every row when the tokens just decoded were uncertain, else recompute
+    only a few.
+
+    After each commit, E = the largest entropy -Σ p ln p (nats, full vocabulary, raw logits) among the tokens just
+    decoded. The next step refreshes if E > tau; otherwise it computes the window's masked rows and the k most recently
+    decoded tokens, whose values are still moving. The signal costs O(V) per decoded token, whatever the context length
+    and depth; the state kept is one flag and k rows.
+
+    The history is ordered by step, newest first; inside a step by entropy, highest first; then by row. k counts tokens,
+    not steps, so the cost of a step stays bounded when many tokens are committed at once. Masks beyond the window stay
+    as last computed.
+
+    The paper is silent on the order inside one step and on new windows: `refresh_on_new_window` (off) refreshes when no
+    row of the window was in the one before. tau = -1 refreshes at every step; tau = inf never does after the first."""
+
+    needs_entropy = True
+
+    def __init__(self, tau: float, k: int, refresh_on_new_window: bool = False) -> None:
+        if not tau >= -1:
+            raise ValueError(f"tau {tau} must be -1 (refresh at every step) or above")
+        if k < 0 or k != int(k):
+            raise ValueError(f"k {k} must be a whole number of tokens, 0 or above")
+        self.tau, self.k, self.refresh_on_new_window = tau, int(k), refresh_on_new_window
+
+    def start(self, model: Model, state: SequenceState) -> None:
+        self.refresh = True
+        self.recent = torch.empty(0, dtype=torch.long)
+        self.window: frozenset[int] = frozenset()
+
+    def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
+        if self.refresh or (self.refresh_on_new_window and self.is_new_window(predict)):
+            return Plan(state.all_rows, refresh=True)
+        return Plan(torch.cat([predict, self.recent]).unique(), refresh=False)
+
+    def observe(self, state: SequenceState, commit: Commit) -> None:
+        assert commit.entropy is not None
+        newest = commit.rows[commit.entropy.argsort(descending=True, stable=True)]
+        self.recent = torch.cat([newest, self.recent])[: self.k]
+        self.refresh = self.tau < 0 or (len(commit) > 0 and commit.entropy.max().item() > self.tau)
+
+    def is_new_window(self, predict: Int[Tensor, " p"]) -> bool:
+        """Whether no row of the window was in the window of the step before."""
+        before, self.window = self.window, frozenset(predict.tolist())
+        return not before & self.window
