@@ -82,11 +82,7 @@ class Decoding:
         self._check_needs("rule", "threshold", "threshold")
         self._check_needs("rule", "factor", "factor")
         if self.gen_length % self.block:
-            near = [
-                n
-                for n in (self.gen_length // self.block * self.block, -(-self.gen_length // self.block) * self.block)
-                if n
-            ]
+            would = " or ".join(map(str, multiples_around(self.gen_length, self.block)))
             raise ValueError(
                 f"gen_length {self.gen_length} is not a multiple of block_length {self.block}; "
                 f"gen_length {would} would do, or block_length {nearest_divisors(self.gen_length, self.block)}"
@@ -94,8 +90,8 @@ class Decoding:
         if self.total_steps % self.blocks:
             would = " or ".join(map(str, multiples_around(self.total_steps, self.blocks)))
             raise ValueError(
-                f"steps {self.total_steps} is not a multiple of the {self.blocks} blocks (gen_length {self.gen_length} / "
-                f"block_length {self.block}); steps {would} would do"
+                f"steps {self.total_steps} is not a multiple of the {self.blocks} blocks "
+                f"(gen_length {self.gen_length} / block_length {self.block}); steps {would} would do"
             )
         if (self.tokens_a_step or 0) > MANY_TOKENS_A_STEP:
             warnings.warn(

@@ -70,7 +70,7 @@ class Tokenizer:
             got = self._backend.convert_tokens_to_ids(name)
             if got != index:
                 raise ValueError(
-                    f"{self.directory}: special token {name} has id {got} in the vocabulary but {index} in the tokenizer's files"
+                    f"{self.directory}: special token {name} is {got} in the vocabulary but {index} in the added tokens"
                 )
 
 
