@@ -153,6 +153,10 @@ class Reading:
     probability: Float[Tensor, " p"]
     score: Float[Tensor, " p"]
 
+    def at(self, index: Int[Tensor, " n"]) -> Reading:
+        """The same of some of the rows."""
+        return Reading(self.tokens[index], self.probability[index], self.score[index])
+
 
 class Decoder:
     """One sequence's decoder. Keeps where it is: the current block and the number of steps done in it."""
@@ -180,16 +184,24 @@ class Decoder:
         return rows
 
     def commit(
-        self, logits: Float[Tensor, "p v"], predict: Int[Tensor, " p"], state: SequenceState, commit_all: bool = False
+        self,
+        logits: Float[Tensor, "p v"],
+        predict: Int[Tensor, " p"],
+        state: SequenceState,
+        commit_all: bool = False,
+        candidates: Int[Tensor, " n"] | None = None,
     ) -> Commit:
         """The tokens to write, from the logits of the predicted rows (raw, any float dtype, any device).
 
-        `commit_all` sets the rule aside and commits every predicted row (`Plan.commit_all`).
-        """
+        `commit_all` sets the rule aside and commits every predicted row (`Plan.commit_all`). `candidates`, where given,
+        are the only rows that may be committed; the others are read for their scores alone (`Plan.predict`)."""
         reading = self.read(logits, predict, state)
-        chosen = torch.arange(len(predict)) if commit_all else self._select(reading, predict, state)
+        up = torch.arange(len(predict))
+        if candidates is not None:
+            up = up[torch.isin(predict, candidates)]
+        chosen = up if commit_all else up[self._select(reading.at(up), predict[up], state)]
         self.block_step += 1
-        return Commit(predict[chosen], reading.tokens[chosen], reading.probability[chosen])
+        return Commit(predict[chosen], reading.tokens[chosen], reading.probability[chosen], scores=reading.score)
 
     def read(self, logits: Float[Tensor, "p v"], predict: Int[Tensor, " p"], state: SequenceState) -> Reading:
         """Token, probability and score of each predicted row, in float32 or wider, brought to the CPU in one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, overload
 
 import torch
@@ -142,26 +142,28 @@ class ActiveSequence:
 def advance(model: Model, active: Sequence[ActiveSequence], clock: Clock, predict_all: bool) -> list[ActiveSequence]:
     """One forward pass for every sequence that still has something to decode; returns those that are finished."""
     stepping: list[tuple[ActiveSequence, Plan, StepInput]] = []
+    candidates: list[Tensor | None] = []
     done: list[ActiveSequence] = []
     for sequence in active:
         state, policy, span = sequence.state, sequence.policy, sequence.recorder.span
         began = clock.mark()
-        predict = sequence.decoder.candidates(state)
-        if not predict.numel():
+        up = sequence.decoder.candidates(state)
+        if not up.numel():
             done.append(sequence)
             continue
         found = clock.mark()
-        plan = policy.plan(state, predict)
+        plan = policy.plan(state, up)
         planned = clock.mark()
         span("candidates", began, found)
         span("plan", found, planned)
-        predict = predict if plan.predict is None else plan.predict
+        predict = up if plan.predict is None else plan.predict
         compute = plan.compute if plan.refresh else union(plan.compute, model.sources(predict))
         check_plan(plan, compute, predict, state)
         observer = timed(policy.observer(), sequence.recorder, clock)
         stepping.append(
             (sequence, plan, StepInput(state.tokens, compute, predict, sequence.cache, observer, predict_all))
         )
+        candidates.append(None if plan.predict is None else up)
     if not stepping:
         return done
 
@@ -172,10 +174,10 @@ def advance(model: Model, active: Sequence[ActiveSequence], clock: Clock, predic
     total = sum(step.compute.numel() for _, _, step in stepping)
 
     parts = logits.split([step.predict.numel() for _, _, step in stepping])
-    for (sequence, plan, step), own, before in zip(stepping, parts, written, strict=True):
+    for (sequence, plan, step), up_now, own, before in zip(stepping, candidates, parts, written, strict=True):
         sequence.recorder.span("forward", began, ended, share=step.compute.numel() / total)
         began_commit = clock.mark()
-        commit = sequence.decoder.commit(own, step.predict, sequence.state, plan.commit_all)
+        commit = sequence.decoder.commit(own, step.predict, sequence.state, plan.commit_all, up_now)
         check_commit(commit, step.predict, sequence)
         committed = clock.mark()
         sequence.recorder.span("commit", began_commit, committed)
@@ -221,7 +223,7 @@ def with_entropy(commit: Commit, logits: Tensor, predict: Int[Tensor, " p"]) -> 
     each.
     """
     at = torch.searchsorted(predict, commit.rows).to(logits.device)
-    return Commit(commit.rows, commit.tokens, commit.confidence, token_entropy(logits[at]).cpu())
+    return replace(commit, entropy=token_entropy(logits[at]).cpu())
 
 
 def timed(observer: AttentionObserver | None, recorder: Recorder, clock: Clock) -> AttentionObserver | None:

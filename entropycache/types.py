@@ -62,9 +62,11 @@ class ModelSpec:
 class Plan:
     """What a cache policy wants computed in one step.
 
-    `compute` is sorted. `predict`, where given, narrows the rows that may be committed in this step (d2Cache commits
-    only rows that were computed); None leaves the decoder's candidates as they are. With `commit_all` every predicted
-    row is committed, whatever the commit rule (Fast-dLLM's first step of a block on Dream)."""
+    `compute` is sorted. `predict`, where given, is the sorted masked rows whose tokens are read in this step; of these
+    only the decoder's candidates can be committed, the others are read for their scores (d2Cache commits only rows that
+    were computed, and ranks the masked rows by what it last read of them). None reads the candidates as they are. With
+    `commit_all` every candidate that is read is committed, whatever the commit rule (Fast-dLLM's first step of a block
+    on Dream)."""
 
     compute: Int[Tensor, " q"]
     refresh: bool
@@ -74,14 +76,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Commit:
-    """The tokens written in one step, in ascending row order. `entropy` is in nats, or None where nobody asked for
-    it.
-    """
+    """The tokens written in one step, in ascending row order. `entropy` is in nats, or None where nobody asked for it.
+    `scores` are the confidences of every row that was read, committed or not, as the decoding defines them."""
 
     rows: Int[Tensor, " c"]
     tokens: Int[Tensor, " c"]
     confidence: Float[Tensor, " c"]
     entropy: Float[Tensor, " c"] | None = None
+    scores: Float[Tensor, " p"] | None = None
 
     def __len__(self) -> int:
         return self.rows.numel()
