@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from evaluation import code_answer
+
 Doc = Mapping[str, Any]
 
 
@@ -103,7 +105,7 @@ MATH500 = Definition(
     id_field="unique_id",
 )
 MBPP = Definition(
-    target=lambda doc: f"{doc['code']}\n[DONE]",
+    target=code_answer.mbpp_gold,
     num_fewshot=3,
     gen_length=512,
     library="mbpp/mbpp.yaml",
@@ -114,7 +116,7 @@ MBPP = Definition(
     id_field="task_id",
 )
 HUMANEVAL = Definition(
-    target=lambda doc: str(doc["canonical_solution"]),
+    target=code_answer.humaneval_gold,
     num_fewshot=0,
     gen_length=512,
     library="humaneval/humaneval.yaml",
@@ -124,7 +126,7 @@ HUMANEVAL = Definition(
 )
 HUMANEVAL_INSTRUCT = replace(
     HUMANEVAL,
-    target=lambda doc: f"{doc['canonical_solution']}```",
+    target=code_answer.humaneval_instruct_gold,
     library="humaneval/humaneval_instruct.yaml",
 )
 BBH_COT = Definition(

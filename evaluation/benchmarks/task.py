@@ -22,7 +22,7 @@ from lm_eval.api.task import ConfigurableTask
 from evaluation.benchmarks.definitions import DEFINITIONS, Definition
 from evaluation.benchmarks.library import literal_samples, prompt_config
 from evaluation.benchmarks.sources import default_source, read_items, same_keys
-from evaluation.score import SCORERS
+from evaluation.scorers import SCORERS, CodeOptions, CodeScorer, Doc
 
 FEWSHOT = "fewshot"
 MINI_COUNT = 500
@@ -154,6 +154,13 @@ def _build(
     if not 0 <= shots <= len(samples):
         raise ValueError(f"{name}: benchmark.num_fewshot={shots}, but there are {len(samples)} solved examples")
     scorer = SCORERS[name]
+
+    def judged(doc: Doc, results: Sequence[str]) -> dict[str, float]:
+        """lm-eval's hook. It runs `unsafe_code` tasks only where its own caller has confirmed that."""
+        if isinstance(scorer, CodeScorer):
+            return scorer(doc, results[0], CodeOptions(allow_code_execution=True)).as_numbers()
+        return scorer(doc, results[0]).as_numbers()
+
     config = prompt | {
         "task": name if subtask is None else f"{name}_{subtask}",
         "test_split": split,
@@ -161,7 +168,7 @@ def _build(
         "fewshot_config": {"sampler": "first_n", "samples": samples[:shots] or None},
         "output_type": "generate_until",
         "generation_kwargs": {"until": list(scorer.until), "do_sample": False, "max_gen_toks": definition.gen_length},
-        "process_results": lambda doc, results: scorer(doc, results[0]).as_numbers(),
+        "process_results": judged,
         "metric_list": [
             {"metric": verdict, "aggregation": "mean", "higher_is_better": True} for verdict in scorer.names
         ],
