@@ -4,7 +4,7 @@ itself.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -14,12 +14,14 @@ from entropycache.models.transformer import AttentionObserver, Model
 from entropycache.types import Commit, Plan, SequenceState
 
 
+@runtime_checkable
 class CachePolicy(Protocol):
     """One sequence's cache policy. An instance is configuration; `start` makes it ready for a fresh sequence.
 
     The engine copies the instance it was given for every sequence and calls, in each step, `plan`, then the forward
     pass, then `observe`. Subclass it to inherit the defaults: the model as it is, no entropy, no observer, nothing to
-    remember."""
+    remember.
+    """
 
     needs_entropy: bool = False  # whether the engine computes the entropy of the rows just committed
 
@@ -29,6 +31,7 @@ class CachePolicy(Protocol):
 
     def start(self, model: Model, state: SequenceState) -> None:
         """Forget any earlier sequence; `state` is the prompt and a canvas of masks."""
+        return None
 
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
         """What to compute in the coming step, given the masked rows that are up. The first plan must be a refresh."""
@@ -40,6 +43,7 @@ class CachePolicy(Protocol):
 
     def observe(self, state: SequenceState, commit: Commit) -> None:
         """What the step committed; `state` is the sequence after it."""
+        return None
 
 
 class EntropyCache(CachePolicy):
@@ -56,7 +60,8 @@ class EntropyCache(CachePolicy):
     as last computed.
 
     The paper is silent on the order inside one step and on new windows: `refresh_on_new_window` (off) refreshes when no
-    row of the window was in the one before. tau = -1 refreshes at every step; tau = inf never does after the first."""
+    row of the window was in the one before. tau = -1 refreshes at every step; tau = inf never does after the first.
+    """
 
     needs_entropy = True
 

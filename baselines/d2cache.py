@@ -1,0 +1,161 @@
+"""d2Cache: in every step a few rows are chosen anew, masked ones by certainty density, the rest by attention rollout.
+
+Paper: arXiv 2509.23094. Read: Kamichanw/d2Cache@72feb60, `src/cache/d2cache.py`, `src/generation/vanilla.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from entropycache.decoding import certainty_density
+from entropycache.models.transformer import AttentionObserver, Model
+from entropycache.policy import CachePolicy
+from entropycache.types import Commit, Plan, SequenceState
+
+
+class D2Cache(CachePolicy):
+    """First step: refresh. After each commit the next compute set is the union of
+
+    1. the `current_k` masked rows with the largest confidence x certainty density (a Gaussian of deviation `sigma` over
+       the known rows; `decoding.certainty_density`), where a row's confidence is the one last read of it. Rows of the
+       block just worked on get a bonus of the largest score; the search ends with the block that holds the
+       `current_k`-th mask. For shifted models the rows that their tokens are read from;
+    2. the rows just committed;
+    3. of all rows not yet taken, by attention rollout: the most important ones up to a share `rollout_p` of their
+       importance, at least one;
+    4. with `inflate_w` > 0, what lies between two taken rows that are at most `inflate_w` apart.
+
+    Every masked row whose source is in the set is read, and those of them that are up can be committed. The method's
+    own decoding, "certainty prior", is `Decoding(window="whole", certainty_sigma=...)`.
+
+    Rollout: R <- rownorm(A + I) R over the layers, A the attention averaged over heads, rows not computed identity; the
+    importance is R's column sums. They are all that is needed, so no [t, t] product is made: the row vector of ones is
+    taken through the layers from the last to the first, O(q·t) each, which is exact. A's rows sum to one, so that the
+    row's norm is 2.
+
+    Deviations from the code that was read. By default the evident intent is followed where it does something else: the
+    confidence kept is updated (there, the first step's is kept for ever), and the block's end is the block's (there, it
+    shrinks as the block is decoded, an in-place edit). `as_published=True` has both as they stand. In either, rows not
+    computed cannot be committed (there, they stay eligible with all-zero logits, which changed no output that was
+    compared); and where no row of a new block would be computed, the rows are chosen anew for that block (there, the
+    step commits nothing). For shifted models the last prompt row is in the set if and only if the first canvas row was
+    taken by 1, whatever the rollout says, as there."""
+
+    def __init__(
+        self,
+        rollout_p: float = 0.1,
+        current_k: int = 32,
+        sigma: float = 10.0,
+        inflate_w: int = 0,
+        as_published: bool = False,
+    ) -> None:
+        if not 0 <= rollout_p <= 1:
+            raise ValueError(f"rollout_p {rollout_p} must be a share between 0 and 1")
+        if current_k < 1 or current_k != int(current_k):
+            raise ValueError(f"current_k {current_k} must be a whole number of rows, 1 or above")
+        if not sigma > 0:
+            raise ValueError(f"sigma {sigma} must be above 0")
+        if inflate_w < 0 or inflate_w != int(inflate_w):
+            raise ValueError(f"inflate_w {inflate_w} must be a whole number of rows, 0 or above")
+        self.rollout_p, self.current_k, self.sigma = rollout_p, int(current_k), sigma
+        self.inflate_w, self.as_published = int(inflate_w), as_published
+
+    def start(self, model: Model, state: SequenceState) -> None:
+        self.model = model
+        self.attention: list[Float[Tensor, "q t"]] = []  # of this step, averaged over heads, a layer each
+        self.confidence: Float[Tensor, " g"] | None = None  # last read of each canvas row
+        self.committed = self.read = self.up = self.compute = state.all_rows[:0]
+        self.importance: Float[Tensor, " t"] | None = None
+
+    def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
+        if self.importance is None:
+            self.block_length = len(predict)
+            self.read, self.compute = state.masked_rows(state.prompt_length, state.length), state.all_rows
+            self.up = predict
+            return Plan(self.compute, refresh=True, predict=self.read)
+        taken = self.choose(state, self.up)
+        if not taken[self.model.sources(predict)].any():
+            taken = self.choose(state, predict)
+        masked = state.masked_rows(state.prompt_length, state.length)
+        self.compute, self.read = taken.nonzero().squeeze(1), masked[taken[self.model.sources(masked)]]
+        self.up = predict
+        return Plan(self.compute, refresh=False, predict=self.read)
+
+    def observer(self) -> AttentionObserver:
+        return self.watch
+
+    def watch(self, layer: int, weights: Float[Tensor, "h q t"]) -> None:
+        self.attention.append(weights.mean(dim=0))
+
+    def observe(self, state: SequenceState, commit: Commit) -> None:
+        assert commit.scores is not None
+        self.importance = rollout_importance(self.attention, self.compute).cpu()
+        self.attention = []
+        self.committed = commit.rows
+        if self.confidence is None:
+            self.confidence = commit.scores.clone()  # the first step reads every masked row: the whole canvas
+        elif not self.as_published:
+            self.confidence[self.read - state.prompt_length] = commit.scores
+
+    def choose(self, state: SequenceState, block: Int[Tensor, " n"]) -> Bool[Tensor, " t"]:
+        """The next compute set; `block` are the rows that are favoured."""
+        assert self.importance is not None
+        masked = self.densest(state, block)
+        taken = torch.zeros(state.length, dtype=torch.bool)
+        taken[self.model.sources(masked)] = True
+        last_prompt_row = state.prompt_length - 1
+        taken[: state.prompt_length] = False  # the source of the first canvas row is added when the rollout is done
+        taken[self.committed] = True
+        taken[nucleus(self.importance, ~taken, self.rollout_p)] = True
+        if self.model.spec.shift and state.prompt_length:
+            taken[last_prompt_row] = bool((masked == state.prompt_length).any())
+        return inflate(taken, self.inflate_w) if self.inflate_w else taken
+
+    def densest(self, state: SequenceState, block: Int[Tensor, " n"]) -> Int[Tensor, " k"]:
+        """The `current_k` masked rows with the largest confidence x density, rows of `block` first."""
+        assert self.confidence is not None
+        masked = state.masked[state.prompt_length :]
+        score = self.confidence * certainty_density(~masked, self.sigma).to(self.confidence.dtype)
+        score[block - state.prompt_length] += score.max()
+        rows = masked.nonzero().squeeze(1)
+        if len(rows) > self.current_k:
+            unit = len(block) if self.as_published else self.block_length
+            end = (int(rows[self.current_k - 1]) // unit + 1) * unit
+            rows = rows[rows < end]
+            best = score[rows].argsort(descending=True, stable=True)[: self.current_k]
+            rows = rows[best]
+        return rows + state.prompt_length
+
+
+def rollout_importance(attention: list[Float[Tensor, "q t"]], rows: Int[Tensor, " q"]) -> Float[Tensor, " t"]:
+    """Column sums of the rollout from each layer's attention rows of the computed `rows`: 1ᵀ·R_L···R_1, from the left.
+
+    A layer maps the row vector w to w·(A + I)/2 on the computed rows and leaves the other entries where they are."""
+    importance = attention[0].new_ones(attention[0].shape[1])
+    rows = rows.to(importance.device)
+    for weights in reversed(attention):
+        half = importance[rows] / 2
+        importance = importance.index_copy(0, rows, half) + half @ weights
+    return importance
+
+
+def nucleus(score: Float[Tensor, " t"], free: Bool[Tensor, " t"], share: float) -> Int[Tensor, " n"]:
+    """Of the free rows the highest, as long as their sum is at most `share` of the free rows' sum; at least one."""
+    rows = free.nonzero().squeeze(1)
+    order = rows[score[rows].argsort(descending=True, stable=True)]
+    mass = score[order].cumsum(0)
+    within = int((mass <= share * mass[-1:]).sum())
+    return order[: max(1, within)]
+
+
+def inflate(taken: Bool[Tensor, " t"], width: int) -> Bool[Tensor, " t"]:
+    """Fills the gaps between neighbouring taken rows at a distance of at most `width`."""
+    rows = taken.nonzero().squeeze(1)
+    close = rows.diff() <= width
+    # +1 where a filled stretch begins and -1 where it ends: the running sum is above 0 inside
+    edges = torch.zeros(taken.numel(), dtype=torch.long)
+    edges[rows[:-1][close]] += 1
+    edges[rows[1:][close]] -= 1
+    return taken | (edges.cumsum(0) > 0)
