@@ -2,12 +2,14 @@
 each once.
 
 `Decoding` is the configuration, checked where it is made. `Decoder` is one sequence's decoder: it owns the two
-questions `candidates(state)` and `commit(logits, predict, state)` and knows neither the model nor the cache."""
+questions `candidates(state)` and `commit(logits, predict, state)` and knows neither the model nor the cache.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -63,7 +65,7 @@ class Decoding:
     temperature: float = 0.0
     eos: Eos = "decode_all"
     eos_suppression: bool = False
-    forbid: tuple[str | int, ...] = ("mask",)
+    forbid: Sequence[str | int] = ("mask",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "forbid", tuple(self.forbid))
@@ -194,7 +196,8 @@ class Decoder:
         """The tokens to write, from the logits of the predicted rows (raw, any float dtype, any device).
 
         `commit_all` sets the rule aside and commits every predicted row (`Plan.commit_all`). `candidates`, where given,
-        are the only rows that may be committed; the others are read for their scores alone (`Plan.predict`)."""
+        are the only rows that may be committed; the others are read for their scores alone (`Plan.predict`).
+        """
         reading = self.read(logits, predict, state)
         up = torch.arange(len(predict))
         if candidates is not None:
@@ -322,7 +325,8 @@ def certainty_density(known: Bool[Tensor, " g"], sigma: float) -> Float[Tensor, 
 
     Known rows weighted by a Gaussian of deviation `sigma` over a canvas extended by its own length on both sides (left:
     known; right: known if the canvas's last row is), over the sum of the whole kernel, of which the extended canvas may
-    hold only a part."""
+    hold only a part.
+    """
     g = known.numel()
     extended = torch.cat([torch.ones(g, dtype=torch.bool), known, known[-1:].expand(g)]).double()
     kernel = torch.exp(-0.5 * (torch.arange(-3 * g, 3 * g, dtype=torch.float64) / sigma) ** 2)

@@ -2,7 +2,8 @@
 
 Everything is per sequence (state, decoder, policy, cache, recorder) except the forward pass, in which the rows of all
 sequences under way travel together. A finished sequence makes room for the next at once, and a sequence's tokens do not
-depend on its neighbours."""
+depend on its neighbours.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def generate(
     reading only the predicted ones saves.
 
     Raises ValueError where a prompt does not fit the model: too long for its positions, or an id outside its
-    vocabulary."""
+    vocabulary.
+    """
     single = isinstance(prompt_ids, Tensor) or not prompt_ids or isinstance(prompt_ids[0], int)
     prompts = cast("list[Prompt]", [prompt_ids] if single else list(prompt_ids))
     options: dict[str, Any] = {"seed": seed, "trace": trace, "batch_size": batch_size, "predict_all": predict_all}

@@ -13,7 +13,8 @@ class KVCache:
     """One buffer per sequence for all layers, allocated once, never grown.
 
     Keys are stored already rotated, so a row is rotated once for each time it is computed. The layout is [layer, t,
-    head, head_dim]: writing a row is one contiguous copy, and attention reads it transposed without a copy."""
+    head, head_dim]: writing a row is one contiguous copy, and attention reads it transposed without a copy.
+    """
 
     def __init__(self, spec: ModelSpec, rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
         shape = (spec.layers, rows, spec.kv_heads, spec.head_dim)

@@ -2,7 +2,8 @@
 
 A timed run is not slowed by being timed: on the CPU a mark is one `perf_counter` call; on CUDA it is an event, and
 events are read only when the sequence is finished. The records of single steps are kept only where a trace is asked
-for."""
+for.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ class PeakMemory:
     """Peak memory since `reset`, so that one job's peak does not leak into the next of the same process.
 
     CUDA: the allocator's peak. CPU on Linux: the process's peak resident set (VmHWM), which the kernel lets a process
-    reset by writing 5 to `/proc/self/clear_refs` (proc(5)); elsewhere None."""
+    reset by writing 5 to `/proc/self/clear_refs` (proc(5)); elsewhere None.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -1,7 +1,8 @@
 """The nouns of the engine. Everything here is data; nothing decides and nothing computes a forward pass.
 
 Axis names used in every signature: t rows of a sequence (prompt + canvas), q rows of a compute set, p predicted rows, c
-committed rows, v vocabulary, g canvas rows."""
+committed rows, v vocabulary, g canvas rows.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class ModelSpec:
 
     `shift` is 1 where the token of row i is read from row i-1 (Dream) and 0 where it is read from row i (LLaDA).
     `stop_ids` are the tokens that end an answer (EOS, and EoT where the family has one); `eos_id` is the one used as
-    fill."""
+    fill.
+    """
 
     family: str
     layers: int
@@ -66,7 +68,8 @@ class Plan:
     only the decoder's candidates can be committed, the others are read for their scores (d2Cache commits only rows that
     were computed, and ranks the masked rows by what it last read of them). None reads the candidates as they are. With
     `commit_all` every candidate that is read is committed, whatever the commit rule (Fast-dLLM's first step of a block
-    on Dream)."""
+    on Dream).
+    """
 
     compute: Int[Tensor, " q"]
     refresh: bool
@@ -77,7 +80,8 @@ class Plan:
 @dataclass(frozen=True)
 class Commit:
     """The tokens written in one step, in ascending row order. `entropy` is in nats, or None where nobody asked for it.
-    `scores` are the confidences of every row that was read, committed or not, as the decoding defines them."""
+    `scores` are the confidences of every row that was read, committed or not, as the decoding defines them.
+    """
 
     rows: Int[Tensor, " c"]
     tokens: Int[Tensor, " c"]

@@ -21,7 +21,8 @@ from entropycache.models.family import Family, Slot
 from entropycache.models.tokenizer import special_tokens
 from entropycache.models.transformer import Transformer
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (llada.FAMILY, dream.FAMILY)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (llada.FAMILY, dream.FAMILY)}
+MODEL_TYPES = {family.model_type: family for family in FAMILIES.values()}
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "merges.txt")  # data only: no code is fetched
 SUPPORTED = {"torch": ("2.5", "3"), "transformers": ("5", "6")}  # first supported version, first unsupported one
@@ -45,7 +46,8 @@ def load_model(
     weights' size in `dtype`.
 
     Raises CheckpointError for an unknown model type, an unsupported setting, a missing or truncated file, and for
-    missing, stray or mis-shaped tensors, all of them named."""
+    missing, stray or mis-shaped tensors, all of them named.
+    """
     check_versions()
     directory = resolve(path, revision)
     family, config = read_config(directory)
@@ -71,7 +73,7 @@ def save_checkpoint(model: Transformer, directory: str | Path) -> None:
     """Write `config.json` and `model.safetensors` in the family's own naming; the folder is made if need be."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    family = next(family for family in FAMILIES.values() if family.name == model.spec.family)
+    family = FAMILIES[model.spec.family]
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tensors = {
         slot.disk: destination(parameters[slot.parameter], slot).cpu().clone().contiguous()
@@ -127,9 +129,11 @@ def read_config(directory: Path) -> tuple[Family, dict[str, Any]]:
     except json.JSONDecodeError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); download it again") from None
     model_type = config.get("model_type")
-    if model_type not in FAMILIES:
-        raise CheckpointError(f"{path}: model_type {model_type!r} is not supported; known types: {', '.join(FAMILIES)}")
-    family = FAMILIES[model_type]
+    if model_type not in MODEL_TYPES:
+        raise CheckpointError(
+            f"{path}: model_type {model_type!r} is not supported; known types: {', '.join(MODEL_TYPES)}"
+        )
+    family = MODEL_TYPES[model_type]
     for key, value in family.required.items():
         if config.get(key, value) != value:
             raise CheckpointError(

@@ -1,7 +1,8 @@
 """Tokenizers of both families, from their files alone: no code from a checkpoint is ever run.
 
 LLaDA ships a fast tokenizer file; Dream ships Qwen2's `vocab.json` and `merges.txt` behind a Python class of its own,
-which is not needed: Qwen2's tokenizer over the same two files and the same added tokens gives the same ids."""
+which is not needed: Qwen2's tokenizer over the same two files and the same added tokens gives the same ids.
+"""
 
 from __future__ import annotations
 

@@ -4,14 +4,15 @@ SwiGLU.
 A family contributes numbers (`ModelSpec`) and names (`llada.py`, `dream.py`), never a second model. Which rows are
 computed is an argument; the model knows no policy. The rows of several sequences travel end to end through the norms,
 projections, feed-forward and head, and part only in attention, where each sequence looks at its own cache: there is no
-padding row anywhere."""
+padding row anywhere.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,8 @@ class StepInput:
 
     An `observer(layer, weights [h, q, t])` sees the attention rows of the compute set and forces the unfused attention
     path. `predict_all` runs the head over every computed row, as published samplers do, to measure what reading only
-    some saves."""
+    some saves.
+    """
 
     tokens: Int[Tensor, " t"]
     compute: Int[Tensor, " q"]
@@ -40,6 +42,7 @@ class StepInput:
     predict_all: bool = False
 
 
+@runtime_checkable
 class Model(Protocol):
     """What the engine runs. `Transformer` is one; a method that steers inside the forward wraps it in another."""
 
@@ -98,7 +101,8 @@ class Transformer(nn.Module):
 
     `forward_full` is the plain bidirectional pass (training, and the oracle of the tests); `forward` and
     `forward_packed` compute some rows against a KV cache (decoding). Rotary tables are computed in float64 once and
-    kept in float32, or float64 for a float64 model."""
+    kept in float32, or float64 for a float64 model.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -123,7 +127,8 @@ class Transformer(nn.Module):
         """The rows whose output gives the tokens of the predicted rows: the one place that knows Dream's shift.
 
         Row 0 of a shifted model is read from itself (Fast-dLLM dream/model/generation_utils.py@24cc59e: the logits'
-        first row is repeated)."""
+        first row is repeated).
+        """
         return (predict - self.spec.shift).clamp_min(0)
 
     def new_cache(self, rows: int) -> KVCache:
@@ -246,7 +251,8 @@ def attention(
     """Fused attention of the given rows over all rows of one sequence.
 
     Without a mask, the query heads that share a key/value head are just more queries to it: they are laid out along the
-    query axis, and no key or value is repeated."""
+    query axis, and no key or value is repeated.
+    """
     grouped = group_queries(q, k.shape[1])
     attended = F.scaled_dot_product_attention(grouped[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[0]
     return ungroup(attended, q.shape[0])

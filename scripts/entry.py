@@ -1,0 +1,180 @@
+"""What the entry points share: one-line errors, and the step from a configuration to objects. The only code that sees
+`cfg`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, wraps
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+CONF = str(Path(__file__).resolve().parent.parent / "conf")
+GENERATION_KEYS = (
+    "model",
+    "method",
+    "decoding",
+    "benchmark",
+    "limit",
+    "seed",
+    "device",
+    "batch_size",
+    "trace",
+    "predict_all",
+)
+EXPECTED = (HydraException, OmegaConfBaseException, ValueError, RuntimeError, OSError)
+
+
+def entry_point(task: Callable[[DictConfig], object], config_name: str) -> None:
+    """Run a task under Hydra. An expected error ends it with one line on stderr and exit code 1; any other shows its
+    traceback.
+
+    In a sweep a failed job does not stop the others; the exit code tells that one failed.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below, not Hydra's printer
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+
+    @wraps(task)
+    def job(cfg: DictConfig) -> object:
+        try:
+            return task(cfg)
+        except EXPECTED as error:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise
+            fail(error)
+
+    try:
+        hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)()
+    except EXPECTED as error:
+        fail(error)
+    except KeyboardInterrupt:
+        print("stopped; the same command takes it up where it stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def fail(error: BaseException) -> NoReturn:
+    """One line on stderr, exit code 1."""
+    print(f"error: {one_line(error)}", file=sys.stderr)
+    sys.exit(1)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks and without Hydra's wrapping."""
+    if isinstance(error, InstantiationException) and error.__cause__ is not None:
+        error = error.__cause__
+    text, cause = (" ".join(str(e).split()) for e in (error, error.__cause__ or ""))
+    if isinstance(error.__cause__, OmegaConfBaseException) and cause not in text:
+        text += f" ({cause})"
+    return text.partition(" Config search path:")[0]
+
+
+def plain(cfg: Any) -> dict[str, Any]:
+    """A configuration as plain, resolved values. Raises for a required key that was not given, naming it."""
+    container = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def generation_config(cfg: DictConfig) -> dict[str, Any]:
+    """The keys of a run's configuration that decide what is generated."""
+    config = plain(cfg)
+    return {key: config[key] for key in GENERATION_KEYS}
+
+
+def compose_run(overrides: Sequence[str], groups: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of one run, as `scripts/run.py` would see it; `groups` are groups already resolved (model,
+    benchmark).
+    """
+    names = [f"{group}={value['name']}" for group, value in groups.items()]
+    cfg = hydra.compose("run", overrides=[*names, *overrides])
+    for group, value in groups.items():
+        cfg[group] = value
+    return generation_config(cfg)
+
+
+def build(config: Mapping[str, Any]) -> Any:
+    """The object that a group describes: its `_target_` with its keys as arguments, `name` aside."""
+    return hydra.utils.instantiate({key: value for key, value in config.items() if key != "name"})
+
+
+@lru_cache(maxsize=1)
+def load(path: str, revision: str | None, device: str, dtype: str) -> tuple[Any, Any]:
+    """Model and tokenizer; the last one stays loaded, so that a sweep loads it once."""
+    import torch
+
+    from entropycache import load_model
+    from entropycache.models.checkpoint import resolve
+    from entropycache.models.tokenizer import Tokenizer
+
+    if dtype not in ("float32", "float64", "bfloat16", "float16"):
+        raise ValueError(f"model.dtype={dtype} is unknown; float32, float64, bfloat16 or float16")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device}: no CUDA device is available here; device=cpu would do")
+    directory = resolve(path, revision)
+    return load_model(directory, device=device, dtype=getattr(torch, dtype)), Tokenizer(directory)
+
+
+def answerer(config: Mapping[str, Any]) -> Any:
+    """Model, method and decoding of a run's configuration, ready to answer. The cheap parts are checked before weights
+    are read.
+    """
+    from evaluation.generate import Answerer
+
+    model_config = config["model"]
+    policy, decoding = build(config["method"]), build(config["decoding"])
+    model, tokenizer = load(model_config["path"], model_config["revision"], config["device"], model_config["dtype"])
+    return Answerer(
+        model,
+        tokenizer,
+        policy,
+        decoding,
+        chat=model_config["chat"],
+        bos=model_config["bos"],
+        seed=config["seed"],
+        batch_size=config["batch_size"],
+        trace=config["trace"],
+        predict_all=config["predict_all"],
+    )
+
+
+def questions(config: Mapping[str, Any], chat_template: Callable[[str], str] | None) -> tuple[Any, list[Any]]:
+    """The benchmark's task and the questions that a run asks."""
+    from evaluation.benchmarks import load_task, requests
+
+    benchmark = config["benchmark"]
+    keys = ("name", "data", "num_fewshot", "split", "count", "seed", "subtasks")
+    task = load_task(**{key: benchmark[key] for key in keys if key in benchmark})
+    asked = requests(task, config["limit"], chat_template)
+    if not asked:
+        raise ValueError(f"limit={config['limit']}: no question is left to ask; a limit of 1 or more would do")
+    return task, asked
+
+
+def manifest(config: Mapping[str, Any], task: Any, asked: list[Any]) -> dict[str, Any]:
+    """What goes on record beside a run's configuration."""
+    from entropycache.models.checkpoint import resolve
+    from evaluation.benchmarks import task_record
+    from evaluation.provenance import checkpoint_fingerprint, sha256_of
+
+    model = config["model"]
+    return {
+        "samples": len(asked),
+        "device": config["device"],
+        "dtype": model["dtype"],
+        "attention": "sdpa",
+        "seed": config["seed"],
+        "checkpoint": checkpoint_fingerprint(resolve(model["path"], model["revision"])),
+        "prompts_sha256": sha256_of(request.prompt_text for request in asked),
+        **task_record(task),
+    }

@@ -1,0 +1,61 @@
+"""One run: generate what is missing, score, print one line. `-m` with comma-separated values makes a sweep.
+
+python scripts/run.py model=tiny_llada method=entropycache benchmark=mini_gsm8k limit=50 python scripts/run.py -m
+method=entropycache method.tau=0.05,0.5,2.0 method.k=4,16 model=tiny_llada benchmark=mini_gsm8k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from entry import answerer, entry_point, generation_config, manifest, questions
+from omegaconf import DictConfig
+from tqdm import tqdm
+
+
+def main(cfg: DictConfig) -> None:
+    folder, scores = run(generation_config(cfg), Path(cfg.results), cfg.allow_code_execution)
+    print(f"{folder}: {summary_line(folder, scores)}")
+
+
+def run(config: Mapping[str, Any], results: Path, allow_code_execution: bool = False) -> tuple[Path, Mapping[str, Any]]:
+    """Make, or take up, the run of a configuration; returns its folder and its scores. A finished run is not run
+    again.
+    """
+    from evaluation.generate import generate_run
+    from evaluation.score import score_run
+    from evaluation.store import RunStore
+
+    answering = answerer(config)
+    task, asked = questions(config, answering.chat_template())
+    with RunStore(results / "runs").open(config, manifest(config, task, asked)) as store:
+        name = " ".join(config[group]["name"] for group in ("model", "benchmark", "method", "decoding"))
+        with tqdm(
+            total=len(asked), initial=len(asked) - len(store.missing), desc=name, unit="sample", disable=None
+        ) as bar:
+            generate_run(store, answering, asked, progress=lambda sample: bar.update())
+        store.finish()
+        folder = store.folder
+    return folder, score_run(folder)
+
+
+def summary_line(folder: Path, scores: Mapping[str, Any]) -> str:
+    """Accuracy and cost of a finished run in one line."""
+    from evaluation.files import read_lines
+    from evaluation.statistics import figures
+
+    cost = figures(read_lines(folder / "samples.jsonl")[0])
+    shown = scores["accuracy"][scores["shown"]]
+    error = "" if shown["se"] is None else f" ± {100 * shown['se']:.1f}"
+    return (
+        f"{scores['benchmark']} {scores['shown']} {100 * shown['mean']:.1f}{error} % of {scores['n']}; "
+        f"{cost.tokens_per_second or 0:.1f} tokens/s, {cost.tokens_per_forward or 0:.2f} tokens a forward pass, "
+        f"{100 * (cost.recompute_ratio or 0):.1f} % of rows recomputed, {100 * (cost.refresh_rate or 0):.1f} % of "
+        f"steps refreshed, {100 * (cost.decision_share or 0):.2f} % of the time spent deciding"
+    )
+
+
+if __name__ == "__main__":
+    entry_point(main, "run")

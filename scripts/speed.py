@@ -1,0 +1,83 @@
+"""Paired speed of several methods on the same prompts: times to `speed.json` in a run folder of its own, one line a
+method on stdout.
+
+    python scripts/speed.py model=tiny_llada benchmark=mini_gsm8k prompts=20 python scripts/speed.py model=tiny_llada
+    benchmark=mini_gsm8k 'rows=[method=full_recompute decoding=one_token, method=entropycache]'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from entry import answerer, compose_run, entry_point, manifest, plain, questions
+from omegaconf import DictConfig
+from tqdm import tqdm
+
+
+def main(cfg: DictConfig) -> None:
+    config = plain(cfg)
+    common = [f"{key}={value}" for key, value in (("seed", config["seed"]), ("device", config["device"]))]
+    groups = {"model": config["model"], "benchmark": config["benchmark"]}
+    rows = [compose_run([*row.split(), *common], groups) for row in config["rows"]]
+    folder = speed(rows, config["prompts"], config["warmup"], Path(cfg.results))
+    print_speedups(folder)
+
+
+def speed(configs: Sequence[Mapping[str, Any]], prompts: int, warmup: int, results: Path) -> Path:
+    """Time the runs of several configurations, the reference first, on the first `prompts` questions; returns the
+    folder.
+
+    A finished measurement is not made again; a stopped one goes on with the next prompt.
+    """
+    from evaluation.speed import SpeedRow, check_rows, measure, write_speed
+    from evaluation.store import RunStore
+
+    rows = [SpeedRow(f"{c['method']['name']} {c['decoding']['name']}", answerer(c), c) for c in configs]
+    check_rows(rows)
+    first = {**configs[0], "limit": prompts}
+    task, asked = questions(first, rows[0].answerer.chat_template())
+    config = {
+        "model": first["model"],
+        "benchmark": first["benchmark"],
+        "method": {"name": "speed"},
+        "rows": [{"method": c["method"], "decoding": c["decoding"]} for c in configs],
+        **{key: first[key] for key in ("limit", "seed", "device", "predict_all")},
+        "warmup": warmup,
+    }
+    with RunStore(results / "runs").open(config, manifest(first, task, asked)) as store:
+        done = len(asked) - len(store.missing)
+        name = f"{config['model']['name']} {config['benchmark']['name']} speed"
+        with tqdm(total=len(asked) * len(rows), initial=done * len(rows), desc=name, unit="run", disable=None) as bar:
+
+            def show(label: str) -> None:
+                bar.set_postfix_str(label, refresh=False)
+                bar.update()
+
+            measure(store, rows, asked, warmup, first["seed"], show)
+        if not store.done:
+            write_speed(store, rows)
+        store.finish()
+    return store.folder
+
+
+def print_speedups(folder: Path) -> None:
+    """One line a row: speedup over the reference with its interval, tokens per second, decision share."""
+    import json
+
+    from evaluation.statistics import paired_ratio, ratio_of_sums, times
+
+    table = json.loads((folder / "speed.json").read_text())
+    reference = table["rows"][0]
+    print(f"{table['model']} {table['benchmark']}, {len(table['prompts'])} prompts: {folder}")
+    for row in table["rows"]:
+        ratio = paired_ratio(reference["seconds"], row["seconds"])
+        interval = "" if ratio.low is None else f" [{times(ratio.low)}, {times(ratio.high)}]"
+        rate = ratio_of_sums(row["tokens"], row["seconds"]) or 0
+        share = ratio_of_sums(row["decision_seconds"], row["seconds"]) or 0
+        print(f"  {row['label']:32} {times(ratio.value)}{interval}  {rate:.1f} tokens/s, {100 * share:.2f} % deciding")
+
+
+if __name__ == "__main__":
+    entry_point(main, "speed")
