@@ -1,0 +1,41 @@
+"""Tables, plots and a page from any set of runs.
+
+python scripts/report.py runs=results/runs out=results/report
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from entry import CONF, entry_point
+from omegaconf import DictConfig
+
+
+def method_defaults() -> dict[str, dict[str, Any]]:
+    """The settings in conf/method, by method name: what the main table shows of a method that was swept as well."""
+    found = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(CONF, "method").glob("*.yaml")))
+    return {config["name"]: config for config in found}
+
+
+def main(cfg: DictConfig) -> None:
+    from evaluation.report import format_table, write_report
+
+    report = write_report(
+        Path(cfg.runs),
+        Path(cfg.out),
+        cfg.title,
+        models=list(cfg.models),
+        benchmarks=list(cfg.benchmarks),
+        methods=list(cfg.methods),
+        defaults=method_defaults(),
+    )
+    print(format_table(report.main))
+    for note in report.notes:
+        print(f"note: {note}")
+    print(f"written to {report.folder}")
+
+
+if __name__ == "__main__":
+    entry_point(main, "report")
