@@ -9,6 +9,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -209,16 +210,25 @@ def judge(job: dict[str, Any], solution: Solution, cpu_seconds: int) -> dict[str
 
 def _end(pid: int, cpu_seconds: int) -> tuple[str, str]:
     """Why the solution's process no longer answers."""
-    for _ in range(100):
+    code, processor_seconds = _wait(pid, 1.0)
+    if code is None:
+        return "ended", "the solution closed its end of the channel"
+    if os.WIFEXITED(code):
+        return "ended", f"the solution ended its process with exit status {os.WEXITSTATUS(code)}"
+    if processor_seconds > cpu_seconds - 0.1:
+        return "timeout", f"more than {cpu_seconds} s of processor time"
+    return "ended", f"the solution's process was ended by signal {os.WTERMSIG(code)}"
+
+
+def _wait(pid: int, seconds: float) -> tuple[int | None, float]:
+    """How the child `pid` ended and the processor time it took; None and 0 if it still runs after `seconds`."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         ended, code, usage = os.wait4(pid, os.WNOHANG)
-        if ended and os.WIFSIGNALED(code):
-            if usage.ru_utime + usage.ru_stime > cpu_seconds - 0.1:
-                return "timeout", f"more than {cpu_seconds} s of processor time"
-            return "ended", f"the solution's process was ended by signal {os.WTERMSIG(code)}"
         if ended:
-            return "ended", f"the solution ended its process with exit status {os.WEXITSTATUS(code)}"
-        time.sleep(0.01)
-    return "ended", "the solution closed its end of the channel"
+            return code, usage.ru_utime + usage.ru_stime
+        time.sleep(0.002)
+    return None, 0.0
 
 
 def main() -> None:
@@ -248,6 +258,10 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the tests print
     confine(layers, packages, 2 * settings["cpu_seconds"], memory)
     print(json.dumps(judge(job, solution, settings["cpu_seconds"])), file=verdicts, flush=True)
+    verdicts.close()
+    with suppress(OSError):  # leave no zombie to a container without an init process; the harness kills what stays
+        solution.requests.close()
+        _wait(pid, 0.2)
     os._exit(0)  # no destructors: stand-ins may still be alive
 
 
