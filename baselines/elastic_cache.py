@@ -146,12 +146,12 @@ class Lane:
     rows: Int[Tensor, " q"]
 
 
-class ElasticModel(Model):
+class ElasticModel:
     """The transformer with a layer loop in which a sequence may widen to all of its rows between two layers, as its
     observer says."""
 
     def __init__(self, model: Transformer) -> None:
-        self.model, self.spec = model, model.spec
+        self.model, self.spec, self.device = model, model.spec, model.device
 
     def sources(self, predict: Int[Tensor, " p"]) -> Int[Tensor, " p"]:
         return self.model.sources(predict)

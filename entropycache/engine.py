@@ -18,7 +18,7 @@ from torch import Tensor
 
 from entropycache.decoding import Decoder, Decoding, token_entropy
 from entropycache.kv_cache import KVCache
-from entropycache.models.transformer import AttentionObserver, Model, StepInput, Transformer
+from entropycache.models.transformer import AttentionObserver, Model, StepInput
 from entropycache.policy import CachePolicy
 from entropycache.recorder import Clock, PeakMemory, Recorder
 from entropycache.types import Commit, Generation, ModelSpec, Plan, SequenceState
@@ -28,7 +28,7 @@ Prompt = Sequence[int] | Int[Tensor, " n"]
 
 @overload
 def generate(
-    model: Transformer,
+    model: Model,
     prompt_ids: Sequence[int] | Tensor,
     policy: CachePolicy,
     decoding: Decoding,
@@ -42,7 +42,7 @@ def generate(
 
 @overload
 def generate(
-    model: Transformer,
+    model: Model,
     prompt_ids: Sequence[Prompt],
     policy: CachePolicy,
     decoding: Decoding,
@@ -55,7 +55,7 @@ def generate(
 
 
 def generate(
-    model: Transformer,
+    model: Model,
     prompt_ids: Prompt | Sequence[Prompt],
     policy: CachePolicy,
     decoding: Decoding,
@@ -83,7 +83,7 @@ def generate(
 
 
 def stream(
-    model: Transformer,
+    model: Model,
     prompts: Sequence[Prompt],
     policy: CachePolicy,
     decoding: Decoding,

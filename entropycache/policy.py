@@ -78,7 +78,8 @@ class EntropyCache(CachePolicy):
         self.window: frozenset[int] = frozenset()
 
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
-        if self.refresh or (self.refresh_on_new_window and self.is_new_window(predict)):
+        new_window = self.refresh_on_new_window and self.is_new_window(predict)
+        if self.refresh or new_window:
             return Plan(state.all_rows, refresh=True)
         return Plan(torch.cat([predict, self.recent]).unique(), refresh=False)
 

@@ -48,6 +48,9 @@ class Model(Protocol):
 
     spec: ModelSpec
 
+    @property
+    def device(self) -> torch.device: ...
+
     def sources(self, predict: Int[Tensor, " p"]) -> Int[Tensor, " p"]: ...
 
     def new_cache(self, rows: int) -> KVCache: ...

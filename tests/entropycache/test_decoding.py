@@ -127,8 +127,9 @@ def test_a_finished_sequence_has_no_candidates_and_steps_never_outnumber_masks()
 
 
 def test_windows():
-    masked_after = state(8, [0, 1, 2, 4])
-    rows = lambda **kw: Decoder(Decoding(8, **kw), SPEC).candidates(masked_after).tolist()  # noqa: E731
+    def rows(**window):
+        return Decoder(Decoding(8, **window), SPEC).candidates(state(8, [0, 1, 2, 4])).tolist()
+
     assert rows(window="blockwise", block_length=4) == [6]
     assert rows(window="sliding", window_length=2) == [6, 8]
     assert rows(window="whole") == [6, 8, 9, 10]
@@ -178,11 +179,12 @@ def test_the_mask_token_is_never_chosen_and_the_logits_stay_raw():  # D7
 
 def test_other_confidences():
     logits = logits_for({1: 0.5, 2: 0.45}, {1: 0.4})
-    read = lambda kind: (
-        Decoder(Decoding(2, "whole", confidence=kind), SPEC).read(logits, torch.tensor([3, 4]), state(2)).score
-    )  # noqa: E731
-    assert read("margin").tolist() == pytest.approx([0.05, 0.36], abs=1e-4)
-    torch.testing.assert_close(read("negative_entropy"), -token_entropy(logits))
+
+    def scores(kind):
+        return Decoder(Decoding(2, "whole", confidence=kind), SPEC).read(logits, torch.tensor([3, 4]), state(2)).score
+
+    assert scores("margin").tolist() == pytest.approx([0.05, 0.36], abs=1e-4)
+    torch.testing.assert_close(scores("negative_entropy"), -token_entropy(logits))
     assert commit(Decoding(2, "whole", confidence="margin"), logits, state(2)).rows.tolist() == [4]
 
 
