@@ -23,6 +23,7 @@ from entropycache.models.transformer import Transformer
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (llada.FAMILY, dream.FAMILY)}
 MODEL_TYPES = {family.model_type: family for family in FAMILIES.values()}
+PIECE_BYTES = 16 * 2**20  # read at a time
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "merges.txt")  # data only: no code is fetched
 SUPPORTED = {"torch": ("2.5", "3"), "transformers": ("5", "6")}  # first supported version, first unsupported one
@@ -62,11 +63,19 @@ def load_model(
         model.head.weight = model.embed.weight
     parameters = dict(model.named_parameters())
     for name, slot in slots.items():
-        target = destination(parameters[slot.parameter], slot)
-        # Reopened for each tensor: a mapping keeps every page that was read resident for as long as it is open.
-        with safe_open(files[name], framework="pt") as file:
-            target.copy_(file.get_tensor(name))
+        read_into(destination(parameters[slot.parameter], slot), files[name], name)
     return model.eval()
+
+
+def read_into(target: Tensor, path: Path, name: str) -> None:
+    """Copy a tensor of a safetensors file into `target`, some rows at a time.
+
+    The file is reopened for each piece: a mapping keeps every page that was read resident for as long as it is open.
+    """
+    rows = max(1, PIECE_BYTES // (target[0].numel() * target.element_size()))
+    for start in range(0, target.shape[0], rows):
+        with safe_open(path, framework="pt") as file:
+            target[start : start + rows].copy_(file.get_slice(name)[start : start + rows])
 
 
 def save_checkpoint(model: Transformer, directory: str | Path) -> None:
