@@ -51,7 +51,7 @@ def same_number(left: str | None, right: str | None) -> bool:
     return left is not None and right is not None and Decimal(left) == Decimal(right)
 
 
-STATED = re.compile(r"the answer is[\s:*_`\"'$]*(\S[^\n]*)", re.IGNORECASE)
+STATED = re.compile(r"the answer is[\s:*_`\"'$]*(?=(\S[^\n]*))", re.IGNORECASE)  # ahead: a line may say it twice
 OPTION = re.compile(r"\(([A-Z])\)")
 
 
@@ -99,7 +99,7 @@ def same_words(left: str | None, right: str) -> bool:
     return same_number(*numbers)
 
 
-FINAL = re.compile(r"\bfinal answer(?: is|\*{0,2}:)(?!\W*the final)[\s:*]*(\S[^\n]*)", re.IGNORECASE)
+FINAL = re.compile(r"\bfinal answer(?: is|\*{0,2}:)(?!\W*the final)[\s:*]*(?=(\S[^\n]*))", re.IGNORECASE)
 BOLD = re.compile(r"\*\*(.+?)\*\*")
 BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(\w))")
 DISPLAY = re.compile(r"(?<!\\)\\\[\s*(.*?)\s*\\\]|(?<!\\)\\\((.*?)\\\)|\$\$\s*(.*?)\s*\$\$", re.DOTALL)
@@ -150,7 +150,7 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def plain_math(answer: str) -> str:
-    """`answer` in one spelling, for exact match: no spaces, dollars, text commands, sizes, degrees, thousands commas."""
+    """`answer` in one spelling, for exact match: no spaces, dollars, text commands, sizes, degrees, thousands."""
     answer = re.sub(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}", r"\1", answer)
     answer = re.sub(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\[!,;:\s]|\^\{?\\circ\}?|\\?[$%]|[\s*]", "", answer)
     answer = re.sub(r"\\[dt]frac", r"\\frac", answer)

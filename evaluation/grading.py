@@ -4,6 +4,7 @@ The time limit is the worker's own alarm, so it holds in any thread of any calle
 thread. A worker that ran out of time or memory is replaced, and the answer that did it counts as wrong with a note.
 """
 
+import atexit
 import functools
 import json
 import signal
@@ -93,4 +94,6 @@ class MathGrader:
 @functools.cache
 def math_grader() -> MathGrader:
     """The one grader of this process."""
-    return MathGrader()
+    grader = MathGrader()
+    atexit.register(grader.close)
+    return grader

@@ -98,7 +98,7 @@ class CodeScorer:
         Raises execution.ExecutionError unless `options` allow code to be run, or if a canary is judged wrong.
         """
         options = options or CodeOptions()
-        canaries = [self._program(doc, self.gold(doc), str(i)) for i, doc in enumerate((*docs, *docs)[:CANARIES])]
+        canaries = [self.job(doc, self.gold(doc), str(i)) for i, doc in enumerate((*docs, *docs)[:CANARIES])]
         rates = execution.check_canaries(
             canaries, workers=options.workers, allow_code_execution=options.allow_code_execution
         )
@@ -106,13 +106,14 @@ class CodeScorer:
         record = {"isolation": execution.isolation(), "canaries": rates, "warning": execution.suspicion(results)}
         return Judged(scores, record)
 
-    def _program(self, doc: Doc, text: str, id: str | None = None) -> execution.Program:
+    def job(self, doc: Doc, text: str, id: str | None = None) -> execution.Program:
+        """The program that an answer amounts to, with the item's tests."""
         return self.program(doc, self.assemble(doc, extract.cut(text, self.until)), id)
 
     def _run(
         self, docs: Sequence[Doc], texts: Sequence[str], options: CodeOptions
     ) -> tuple[list[Score], list[execution.Result]]:
-        programs = [self._program(doc, text) for doc, text in zip(docs, texts, strict=True)]
+        programs = [self.job(doc, text) for doc, text in zip(docs, texts, strict=True)]
         results = execution.run_programs(
             programs,
             workers=options.workers,

@@ -21,10 +21,12 @@ class Definition:
 
     `splits` maps our splits to the hub's; `files` maps them to a path in a data folder. `{subtask}` in a path, a hub
     configuration or `library` stands for the subtask's name. `rows` narrows a file that holds more than one split.
+    `fields` are those that prompt and scorer need. `count` is how many items a generator makes unless told otherwise.
     `target` is the text a perfect model would write for an item, `shot` turns an item into a solved example as the
     template expects it. `id_field` is the field that holds the published id.
     """
 
+    fields: tuple[str, ...]
     target: Callable[[Doc], str]
     num_fewshot: int
     gen_length: int
@@ -39,6 +41,7 @@ class Definition:
     generator: str | None = None
     shot: Callable[[Doc], Doc] = lambda doc: doc
     subtasks: tuple[str, ...] = ()
+    count: int = 500
 
 
 def cot_answer(doc: Doc) -> str:
@@ -78,6 +81,7 @@ BBH_SUBTASKS = (
 )
 
 GSM8K = Definition(
+    fields=("question", "answer"),
     target=lambda doc: str(doc["answer"]),
     num_fewshot=4,
     gen_length=256,
@@ -95,6 +99,7 @@ GSM8K_COT = replace(
     files={"test": "gsm8k/test.jsonl"},
 )
 MATH500 = Definition(
+    fields=("problem", "solution", "answer"),
     target=lambda doc: str(doc["solution"]),
     num_fewshot=4,
     gen_length=256,
@@ -105,6 +110,7 @@ MATH500 = Definition(
     id_field="unique_id",
 )
 MBPP = Definition(
+    fields=("task_id", "text", "code", "test_list"),
     target=code_answer.mbpp_gold,
     num_fewshot=3,
     gen_length=512,
@@ -116,6 +122,7 @@ MBPP = Definition(
     id_field="task_id",
 )
 HUMANEVAL = Definition(
+    fields=("task_id", "prompt", "entry_point", "canonical_solution", "test"),
     target=code_answer.humaneval_gold,
     num_fewshot=0,
     gen_length=512,
@@ -130,6 +137,7 @@ HUMANEVAL_INSTRUCT = replace(
     library="humaneval/humaneval_instruct.yaml",
 )
 BBH_COT = Definition(
+    fields=("input", "target"),
     target=lambda doc: f"So the answer is {doc['target']}.",
     num_fewshot=3,
     gen_length=256,
@@ -172,8 +180,8 @@ DEFINITIONS: dict[str, Definition] = {
         shot=lambda doc: {"question": doc["question"], "target": doc["answer"]},
     ),
     "mini_math500": mini(MATH500, "math500", id_field=None),
-    "mini_mbpp": mini(MBPP, "mbpp", shot=lambda doc: {**doc, "is_fewshot": True}),
-    "mini_humaneval": mini(HUMANEVAL, "humaneval", id_field=None),
+    "mini_mbpp": mini(MBPP, "mbpp", count=300, shot=lambda doc: {**doc, "is_fewshot": True}),
+    "mini_humaneval": mini(HUMANEVAL, "humaneval", count=300, id_field=None),
     "mini_bbh_cot": mini(
         BBH_COT,
         "bbh_cot",

@@ -1,5 +1,6 @@
 """Where a benchmark's items come from: the hub, a folder of official files, or a generator. Rows in, rows out."""
 
+import functools
 import gzip
 import importlib
 import json
@@ -11,7 +12,7 @@ from evaluation.benchmarks.definitions import Definition
 
 Row = dict[str, Any]
 HUB, GENERATED = "hub", "generated"
-SHOT_DRAWS = 25  # items drawn for each shot of one subtask; a draw is one of four subtasks
+SPARE = 60  # items drawn beyond twice the number wanted, since a draw is of any subtask
 
 
 def default_source(definition: Definition) -> str:
@@ -39,17 +40,28 @@ def read_items(
     kept = [row for row in rows if definition.rows is None or definition.rows(row)]
     if not kept:
         raise ValueError(f"{name}: no items in split {split} of benchmark.data={data}")
+    for number, row in enumerate(kept):
+        if lacking := [field for field in definition.fields if row.get(field) is None]:
+            raise ValueError(
+                f"{name}: item {number} of benchmark.data={data} lacks {lacking[0]}; is it the published data?"
+            )
     return kept
 
 
 def generated(definition: Definition, split: str, subtask: str | None, count: int, seed: int) -> list[Row]:
-    """`count` items over all subtasks of a mini benchmark; of "fewshot", `count` of each subtask."""
-    make = importlib.import_module(f"evaluation.benchmarks.mini.{definition.generator}").items
+    """`count` items of a mini benchmark, shared evenly among its subtasks; of "fewshot", `count` of each subtask."""
     if subtask is None:
-        return list(make(split, count, seed))
-    drawn = count * SHOT_DRAWS if split == "fewshot" else count
-    rows = [row for row in make(split, drawn, seed) if row["subtask"] == subtask]
-    return rows[:count]
+        return list(drawn(definition.generator, split, count, seed))
+    share, rest = divmod(count, len(definition.subtasks))
+    wanted = count if split == "fewshot" else share + (definition.subtasks.index(subtask) < rest)
+    many = SPARE + 2 * len(definition.subtasks) * wanted
+    return [row for row in drawn(definition.generator, split, many, seed) if row["subtask"] == subtask][:wanted]
+
+
+@functools.cache
+def drawn(generator: str | None, split: str, count: int, seed: int) -> tuple[Row, ...]:
+    """`count` items of a generator; a group's subtasks share one draw. Rows are read, never written."""
+    return tuple(importlib.import_module(f"evaluation.benchmarks.mini.{generator}").items(split, count, seed))
 
 
 def from_hub(name: str, definition: Definition, split: str, subtask: str | None) -> list[Row]:
@@ -80,7 +92,7 @@ def from_folder(name: str, definition: Definition, split: str, folder: str, subt
         if ".jsonl" in path.suffixes:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         return list(json.loads(text)["examples"])
-    except (json.JSONDecodeError, KeyError) as error:
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{name}: {path} is not the published file ({error}); fetch it again") from error
 
 

@@ -12,12 +12,15 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
+import lm_eval.utils
 from datasets import Dataset, DatasetDict
+from jinja2 import Template
 from lm_eval.api.group import Group
 from lm_eval.api.task import ConfigurableTask
+from lm_eval.config.group import AggMetricConfig
 
 from evaluation.benchmarks.definitions import DEFINITIONS, Definition
 from evaluation.benchmarks.library import literal_samples, prompt_config
@@ -25,7 +28,6 @@ from evaluation.benchmarks.sources import default_source, read_items, same_keys
 from evaluation.scorers import SCORERS, CodeOptions, CodeScorer, Doc
 
 FEWSHOT = "fewshot"
-MINI_COUNT = 500
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,20 @@ class BenchmarkTask(ConfigurableTask):
         self.dataset = DatasetDict({self.config.test_split: Dataset.from_list(same_keys(self._rows))})
 
     @cached_property
+    def docs(self) -> list[dict[str, Any]]:
+        """The items asked, in order."""
+        return list(self.eval_docs)
+
+    @cached_property
     def fewshot_text(self) -> str:
         """Description and solved shots, up to the open question; rendered by lm-eval."""
-        first = self.eval_docs[0]
+        first = self.docs[0]
         context = super().fewshot_context(first, self.config.num_fewshot)
         return str(context).removesuffix(self.doc_to_text(first))
+
+    def doc_to_text(self, doc: Doc, doc_to_text: str | None = None) -> str:
+        """lm-eval's hook, with the template compiled once and not once an item."""
+        return compiled(doc_to_text or self.config.doc_to_text).render(**doc)
 
     def fewshot_context(
         self,
@@ -89,6 +100,11 @@ class BenchmarkTask(ConfigurableTask):
         return chat_template(messages, add_generation_prompt=not gen_prefix)
 
 
+@cache
+def compiled(template: str) -> Template:
+    return lm_eval.utils.env.from_string(template)
+
+
 def load_task(
     name: str,
     data: str | None = None,
@@ -96,7 +112,7 @@ def load_task(
     *,
     split: str = "test",
     subtasks: Sequence[str] | None = None,
-    count: int = MINI_COUNT,
+    count: int | None = None,
     seed: int = 0,
 ) -> BenchmarkTask | Group:
     """The benchmark `name` as an lm-eval task, or as a group of tasks where it has subtasks.
@@ -114,21 +130,24 @@ def load_task(
     wanted = definition.subtasks if subtasks is None else tuple(subtasks)
     if unknown := [subtask for subtask in wanted if subtask not in definition.subtasks]:
         raise ValueError(f"{name}: unknown subtask {unknown[0]}; one of {', '.join(definition.subtasks) or 'none'}")
-    if split == FEWSHOT or split not in definition.splits:
-        raise ValueError(
-            f"{name}: benchmark.split={split} cannot be asked; use {' or '.join({*definition.splits} - {FEWSHOT})}"
-        )
+    asked = [known for known in definition.splits if known != FEWSHOT]
+    if split not in asked:
+        raise ValueError(f"{name}: benchmark.split={split} cannot be asked; use {' or '.join(asked)}")
+    many = definition.count if count is None else count
+    if many < (least := max(1, len(definition.subtasks))):
+        raise ValueError(f"{name}: benchmark.count={many} leaves nothing to ask; {least} or more would do")
 
     def build(subtask: str | None) -> BenchmarkTask:
-        def items(which: str, many: int) -> list[dict[str, Any]]:
-            return read_items(name, definition, which, data, subtask, many, seed)
+        def items(which: str, number: int) -> list[dict[str, Any]]:
+            return read_items(name, definition, which, data, subtask, number, seed)
 
         samples = items(FEWSHOT, shots) if FEWSHOT in definition.splits and shots else None
-        return _build(name, definition, subtask, split, items(split, count), samples, shots)
+        return _build(name, definition, subtask, split, items(split, many), samples, shots)
 
     if not definition.subtasks:
         return build(None)
-    group = Group(name)
+    # lm-eval's own aggregate is the micro mean
+    group = Group(name, aggregate_metric_list=[AggMetricConfig(verdict) for verdict in SCORERS[name].names])
     for subtask in wanted:
         group.add(build(subtask))
     return group
@@ -190,13 +209,13 @@ def requests(
     `chat_template` wraps the one user turn and opens the model's.
     """
     members = tasks_of(task)
-    longest = max(len(member.eval_docs) for member in members)
-    order = [(row, member) for row in range(longest) for member in members if row < len(member.eval_docs)]
+    longest = max(len(member.docs) for member in members)
+    order = [(row, member) for row in range(longest) for member in members if row < len(member.docs)]
     return [_request(member, row, index, chat_template) for index, (row, member) in enumerate(order[:limit])]
 
 
 def _request(member: BenchmarkTask, row: int, index: int, chat_template: Callable[[str], str] | None) -> Request:
-    doc = member.eval_docs[row]
+    doc = member.docs[row]
     content = member.fewshot_text + member.doc_to_text(doc)
     key = doc[member.definition.id_field] if member.definition.id_field else row
     return Request(
@@ -221,7 +240,7 @@ def fewshot_sha256(task: BenchmarkTask | Group) -> str:
 
 def data_sha256(task: BenchmarkTask | Group) -> str:
     """Hash of the items asked, whatever they were read from."""
-    return _sha256([list(member.eval_docs) for member in tasks_of(task)])
+    return _sha256([member.docs for member in tasks_of(task)])
 
 
 def task_hash(task: BenchmarkTask | Group) -> str:
@@ -249,7 +268,7 @@ def task_record(task: BenchmarkTask | Group) -> dict[str, Any]:
     return {
         "benchmark": members[0].name,
         "subtasks": [member.subtask for member in members if member.subtask],
-        "items": sum(len(member.eval_docs) for member in members),
+        "items": sum(len(member.docs) for member in members),
         "num_fewshot": members[0].config.num_fewshot,
         "task_sha256": task_hash(task),
         "fewshot_sha256": fewshot_sha256(task),

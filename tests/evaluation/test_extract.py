@@ -95,3 +95,131 @@ CUTS = [
 @pytest.mark.parametrize("text, kept", CUTS)
 def test_cut(text: str, kept: str) -> None:
     assert extract.cut(text, ("Question:",)) == kept
+
+
+STATED_ANSWER = [
+    ("So the answer is (B). ", "(B)"),
+    ("So the answer is (B)", "(B)"),
+    ("So the answer is **(B)**.", "(B)"),
+    ("the answer is (B) 12/14/2026", "(B)"),
+    ("So the answer is (B) because (A) is wrong.", "(B)"),
+    ("the answer is True. So the answer is False.", "False"),
+    ("So the answer is 3.5.", "3.5"),
+    ("So the answer is -12. Good.", "-12"),
+    ("So the answer is Yes. I am sure.", "Yes"),
+    ("So the answer is Yes!", "Yes"),
+    ("So the answer is: valid", "valid"),
+    ("So the answer is\nNo.", "No"),
+    ("The answer is No", "No"),
+    ("So the answer is ] ) >.", "] ) >"),
+    ("So the answer is } ]", "} ]"),
+    (r"So the answer is \boxed{(C)}.", "(C)"),
+    ("So the answer is Monsters, Inc.", "Monsters, Inc"),
+    ("So the answer is arm it&t zoo.", "arm it&t zoo"),
+    ("The Queen moves. (B)", None),
+    ("the answer is", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize("text, answer", STATED_ANSWER)
+def test_stated_answer(text: str, answer: str | None) -> None:
+    """S2."""
+    assert extract.stated_answer(text) == answer
+
+
+ANSWER_LIKE = [
+    ("It is (A), no, (C) it is.", "(B)", "(C)"),
+    ("yes, or rather No.", "Yes", "no"),
+    ("It is invalid.", "valid", "invalid"),
+    ("7 and 12 apples", "5", "12"),
+    ("sorted:\narm zoo\n", "a b", "arm zoo"),
+    ("nothing of the kind", "(A)", None),
+    ("", "a b", None),
+]
+
+
+@pytest.mark.parametrize("text, gold, answer", ANSWER_LIKE)
+def test_answer_like(text: str, gold: str, answer: str | None) -> None:
+    assert extract.answer_like(text, gold) == answer
+
+
+SAME_WORDS = [
+    ("(B)", "(B)", True),
+    ("B", "(B)", True),
+    ("b.", "(B)", True),
+    ("(C)", "(B)", False),
+    ("YES", "Yes", True),
+    ("3.0", "3", True),
+    ("arm  zoo", "arm zoo", True),
+    ("zoo arm", "arm zoo", False),
+    ("invalid", "valid", False),
+    (None, "valid", False),
+]
+
+
+@pytest.mark.parametrize("left, right, same", SAME_WORDS)
+def test_same_words(left: str | None, right: str, same: bool) -> None:
+    assert extract.same_words(left, right) is same
+
+
+MATH_ANSWER = [
+    (r"\[ \boxed{17} \]", "17"),
+    (r"$\boxed{17}$", "17"),
+    (r"\boxed{17}", "17"),
+    (r"\boxed 7", "7"),
+    (r"\fbox{17}", "17"),
+    (r"\boxed{\$17.50}", "17.50"),
+    (r"\boxed{.35}", ".35"),
+    ("The final answer is $17$.", "17"),
+    ("The final answer is 17.", "17"),
+    ("Final Answer: The final answer is $17$. I hope it is correct.", "17"),
+    ("**Final Answer:** 17", "17"),
+    ("The final answer is 1. No, the final answer is 2.", "2"),
+    ("The final answer is:\n\\[\n17\n\\]", "17"),
+    ("The final answer is $$\n17\n$$", "17"),
+    (r"The final answer is \(x = 3\), as said.", "x = 3"),
+    ("The final answer is $x=3$ or $x=4$.", "x=3 or x=4"),
+    (r"\boxed{1} so \boxed{2}", "2"),
+    (r"\boxed{1}. The final answer is $2$.", "2"),
+    (r"The final answer is $1$, that is \boxed{2}.", "2"),
+    (r"\boxed{1} so \boxed{2", "1"),  # cut off in mid-box: the last box that closes
+    (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+    (r"\boxed{\left\{1,2\right\}}", r"\left\{1,2\right\}"),
+    (r"\boxed{}", ""),
+    ("The answer is 17.", "17"),
+    ("So it is **58**", "58"),
+    ("**58**", "58"),
+    ("58", "58"),
+    (r"(3, \frac{\pi}{2})", r"(3, \frac{\pi}{2})"),
+    ("n=2,3,4", "n=2,3,4"),
+    ("We add the numbers.", None),
+    ("First 3\nthen 4", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize("text, answer", MATH_ANSWER)
+def test_math_answer(text: str, answer: str | None) -> None:
+    """S3, extraction."""
+    assert extract.math_answer(text) == answer
+
+
+PLAIN_MATH = [
+    (r"\dfrac{1}{2}", r"\frac{1}{2}"),
+    (r"\frac12", r"\frac{1}{2}"),
+    (r"\left( 3, \frac{\pi}{2} \right)", r"(3,\frac{\pi}{2})"),
+    (r"90^\circ", "90"),
+    (r"\text{Evelyn}", "Evelyn"),
+    (r"11,\!111", "11111"),
+    (r"\$32,\!348", "32348"),
+    (r"10\%", "10"),
+    (r"\sqrt2", r"\sqrt{2}"),
+    (r"x \leftarrow 1", r"x\leftarrow1"),
+    ("1,2", "1,2"),
+]
+
+
+@pytest.mark.parametrize("answer, plain", PLAIN_MATH)
+def test_plain_math(answer: str, plain: str) -> None:
+    assert extract.plain_math(answer) == plain
