@@ -7,6 +7,7 @@ questions `candidates(state)` and `commit(logits, predict, state)` and knows nei
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Sequence
@@ -325,15 +326,19 @@ def certainty_density(known: Bool[Tensor, " g"], sigma: float) -> Float[Tensor, 
 
     Known rows weighted by a Gaussian of deviation `sigma` over a canvas extended by its own length on both sides (left:
     known; right: known if the canvas's last row is), over the sum of the whole kernel, of which the extended canvas may
-    hold only a part.
-    """
-    g = known.numel()
-    extended = torch.cat([torch.ones(g, dtype=torch.bool), known, known[-1:].expand(g)]).double()
+    hold only a part."""
+    within, left, right = density_kernel(known.numel(), sigma)
+    return within @ known.double() + left + right * known[-1]
+
+
+@functools.lru_cache(maxsize=8)
+def density_kernel(g: int, sigma: float) -> tuple[Float[Tensor, "g g"], Float[Tensor, " g"], Float[Tensor, " g"]]:
+    """What each canvas row adds to each other's density, and what the extensions on the left and right add to it."""
     kernel = torch.exp(-0.5 * (torch.arange(-3 * g, 3 * g, dtype=torch.float64) / sigma) ** 2)
-    # Row i of the middle third sees the extended canvas from distance -(g + i) to 2g - 1 - i: windows of the kernel,
-    # one a row.
-    windows = kernel[g + 1 : 5 * g].unfold(0, 3 * g, 1).flip(0)
-    return windows @ extended / kernel.sum()
+    # Row i sees the extended canvas from distance -(g + i) to 2g - 1 - i: windows of the kernel, one a row.
+    windows = kernel[g + 1 : 5 * g].unfold(0, 3 * g, 1).flip(0) / kernel.sum()
+    left, within, right = windows.split(g, dim=1)
+    return within.contiguous(), left.sum(dim=1), right.sum(dim=1)
 
 
 def multiples_around(number: int, of: int) -> list[int]:
