@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -14,7 +15,9 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException, InstantiationException
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -57,10 +60,59 @@ def entry_point(task: Callable[[DictConfig], object], config_name: str) -> None:
     try:
         hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)()
     except EXPECTED as error:
+        report_sweep()
         fail(error)
     except KeyboardInterrupt:
         print("stopped; the same command takes it up where it stopped", file=sys.stderr)
         sys.exit(130)
+    report_sweep()
+
+
+class SweepJobs(Callback):
+    """Hydra's callback that keeps what came of each job of a sweep, whichever launcher ran it."""
+
+    folder: Path | None = None  # of the sweep under way in this process
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        SweepJobs.folder = Path(config.hydra.sweep.dir)
+        SweepJobs.folder.mkdir(parents=True, exist_ok=True)
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        if config.hydra.mode != RunMode.MULTIRUN:
+            return
+        failed = job_return.status == JobStatus.FAILED
+        ended = job_return._return_value  # its `return_value` would raise what the job raised
+        job = {"overrides": list(config.hydra.overrides.task), "number": config.hydra.job.num}
+        job |= {"error": one_line(ended), "folder": None} if failed else {"error": None, "folder": str(ended)}
+        path = Path(config.hydra.sweep.dir) / f"job_{config.hydra.job.num}.json"
+        path.write_text(json.dumps(job))
+
+
+def report_sweep() -> None:
+    """Table and plot of the sweep that this process ran, if it ran one."""
+    from evaluation.report.sweep import SweepJob, write_sweep
+
+    if SweepJobs.folder is None:
+        return
+    found = sorted(
+        (json.loads(path.read_text()) for path in SweepJobs.folder.glob("job_*.json")), key=lambda j: j["number"]
+    )
+    jobs = [
+        SweepJob(
+            dict(override.split("=", 1) for override in job["overrides"]),
+            Path(job["folder"]) if job["folder"] else None,
+            job["error"],
+        )
+        for job in found
+    ]
+    if jobs:
+        print(write_sweep(jobs, SweepJobs.folder).to_string(index=False, float_format="%.4g", na_rep="–"))
+        print(f"\ntable and plot of the sweep: {SweepJobs.folder}")
+
+
+def fail_softly(job: str, error: BaseException) -> None:
+    """One line on stderr for a job that failed among others."""
+    print(f"failed: {job}: {one_line(error)}", file=sys.stderr)
 
 
 def fail(error: BaseException) -> NoReturn:
@@ -92,10 +144,9 @@ def generation_config(cfg: DictConfig) -> dict[str, Any]:
     return {key: config[key] for key in GENERATION_KEYS}
 
 
-def compose_run(overrides: Sequence[str], groups: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of one run, as `scripts/run.py` would see it; `groups` are groups already resolved (model,
-    benchmark).
-    """
+def compose_run(overrides: Sequence[str], groups: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The configuration of one run, as `scripts/run.py` would see it; `groups` (model, ...) are resolved already."""
+    groups = groups or {}
     names = [f"{group}={value['name']}" for group, value in groups.items()]
     cfg = hydra.compose("run", overrides=[*names, *overrides])
     for group, value in groups.items():
@@ -148,6 +199,18 @@ def answerer(config: Mapping[str, Any]) -> Any:
     )
 
 
+def keyed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with a fingerprint of the model's files, so that a retrained checkpoint makes another run."""
+    from entropycache.models.checkpoint import resolve
+    from evaluation.provenance import checkpoint_fingerprint
+
+    model = config["model"]
+    return {
+        **config,
+        "model": {**model, "fingerprint": checkpoint_fingerprint(resolve(model["path"], model["revision"]))},
+    }
+
+
 def questions(config: Mapping[str, Any], chat_template: Callable[[str], str] | None) -> tuple[Any, list[Any]]:
     """The benchmark's task and the questions that a run asks."""
     from evaluation.benchmarks import load_task, requests
@@ -163,18 +226,15 @@ def questions(config: Mapping[str, Any], chat_template: Callable[[str], str] | N
 
 def manifest(config: Mapping[str, Any], task: Any, asked: list[Any]) -> dict[str, Any]:
     """What goes on record beside a run's configuration."""
-    from entropycache.models.checkpoint import resolve
     from evaluation.benchmarks import task_record
-    from evaluation.provenance import checkpoint_fingerprint, sha256_of
+    from evaluation.provenance import sha256_of
 
-    model = config["model"]
     return {
         "samples": len(asked),
         "device": config["device"],
-        "dtype": model["dtype"],
+        "dtype": config["model"]["dtype"],
         "attention": "sdpa",
         "seed": config["seed"],
-        "checkpoint": checkpoint_fingerprint(resolve(model["path"], model["revision"])),
         "prompts_sha256": sha256_of(request.prompt_text for request in asked),
         **task_record(task),
     }

@@ -10,42 +10,55 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from entry import answerer, entry_point, generation_config, manifest, questions
+from entry import EXPECTED, answerer, entry_point, generation_config, keyed, manifest, questions
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
+from evaluation.files import read_json, read_lines
+from evaluation.score import score_run
+from evaluation.statistics import figures
+from evaluation.store import RunStore
 
-def main(cfg: DictConfig) -> None:
-    folder, scores = run(generation_config(cfg), Path(cfg.results), cfg.allow_code_execution)
+
+def main(cfg: DictConfig) -> Path:
+    config, results = generation_config(cfg), Path(cfg.results)
+    try:
+        folder, scores = run(config, results, cfg.allow_code_execution)
+    except EXPECTED as error:
+        if (
+            HydraConfig.get().mode == RunMode.MULTIRUN
+        ):  # a job that fails among others is shown as failed in their table
+            RunStore(results / "runs").fail(config, error)
+        raise
     print(f"{folder}: {summary_line(folder, scores)}")
+    return folder
 
 
 def run(config: Mapping[str, Any], results: Path, allow_code_execution: bool = False) -> tuple[Path, Mapping[str, Any]]:
-    """Make, or take up, the run of a configuration; returns its folder and its scores. A finished run is not run
-    again.
+    """Make, or take up, the run of a configuration; returns its folder and its scores.
+
+    A finished run is not run again, nor scored again; `scripts/score.py` does the latter.
     """
     from evaluation.generate import generate_run
-    from evaluation.score import score_run
-    from evaluation.store import RunStore
 
     answering = answerer(config)
     task, asked = questions(config, answering.chat_template())
-    with RunStore(results / "runs").open(config, manifest(config, task, asked)) as store:
+    with RunStore(results / "runs").open(keyed(config), manifest(config, task, asked)) as store:
         name = " ".join(config[group]["name"] for group in ("model", "benchmark", "method", "decoding"))
-        with tqdm(
-            total=len(asked), initial=len(asked) - len(store.missing), desc=name, unit="sample", disable=None
-        ) as bar:
+        done = len(asked) - len(store.missing)
+        with tqdm(total=len(asked), initial=done, desc=name, unit="sample", disable=None) as bar:
             generate_run(store, answering, asked, progress=lambda sample: bar.update())
         store.finish()
-        folder = store.folder
-    return folder, score_run(folder)
+    scores = store.folder / "scores.json"
+    if done == len(asked) and scores.exists():
+        return store.folder, read_json(scores)
+    return store.folder, score_run(store.folder, allow_code_execution=allow_code_execution)
 
 
 def summary_line(folder: Path, scores: Mapping[str, Any]) -> str:
     """Accuracy and cost of a finished run in one line."""
-    from evaluation.files import read_lines
-    from evaluation.statistics import figures
-
     cost = figures(read_lines(folder / "samples.jsonl")[0])
     shown = scores["accuracy"][scores["shown"]]
     error = "" if shown["se"] is None else f" ± {100 * shown['se']:.1f}"

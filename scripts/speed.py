@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from entry import answerer, compose_run, entry_point, manifest, plain, questions
+from entry import answerer, compose_run, entry_point, keyed, manifest, plain, questions
 from omegaconf import DictConfig
 from tqdm import tqdm
 
@@ -46,7 +46,7 @@ def speed(configs: Sequence[Mapping[str, Any]], prompts: int, warmup: int, resul
         **{key: first[key] for key in ("limit", "seed", "device", "predict_all")},
         "warmup": warmup,
     }
-    with RunStore(results / "runs").open(config, manifest(first, task, asked)) as store:
+    with RunStore(results / "runs").open(keyed(config), manifest(first, task, asked)) as store:
         done = len(asked) - len(store.missing)
         name = f"{config['model']['name']} {config['benchmark']['name']} speed"
         with tqdm(total=len(asked) * len(rows), initial=done * len(rows), desc=name, unit="run", disable=None) as bar:
