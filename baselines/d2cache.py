@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from entropycache.decoding import certainty_density
+from entropycache.decoding import certainty_density, rank
 from entropycache.models.transformer import AttentionObserver, Model
 from entropycache.policy import CachePolicy
 from entropycache.types import Commit, Plan, SequenceState
@@ -20,8 +20,8 @@ class D2Cache(CachePolicy):
 
     1. the `current_k` masked rows with the largest confidence x certainty density (a Gaussian of deviation `sigma` over
        the known rows; `decoding.certainty_density`), where a row's confidence is the one last read of it. Rows of the
-       block just worked on get a bonus of the largest score; the search ends with the block that holds the
-       `current_k`-th mask. For shifted models the rows that their tokens are read from;
+       block just worked on come before all others (upstream: a bonus of the largest score); the search ends with the
+       block that holds the `current_k`-th mask. For shifted models the rows that their tokens are read from;
     2. the rows just committed;
     3. of all rows not yet taken, by attention rollout: the most important ones up to a share `rollout_p` of their
        importance, at least one;
@@ -114,18 +114,18 @@ class D2Cache(CachePolicy):
         return inflate(taken, self.inflate_w) if self.inflate_w else taken
 
     def densest(self, state: SequenceState, block: Int[Tensor, " n"]) -> Int[Tensor, " k"]:
-        """The `current_k` masked rows with the largest confidence x density, rows of `block` first."""
+        """The `current_k` masked rows with the largest confidence x density, those of `block` before all others."""
         assert self.confidence is not None
         masked = state.masked[state.prompt_length :]
-        score = self.confidence * certainty_density(~masked, self.sigma).to(self.confidence.dtype)
-        score[block - state.prompt_length] += score.max()
         rows = masked.nonzero().squeeze(1)
         if len(rows) > self.current_k:
             unit = len(block) if self.as_published else self.block_length
             end = (int(rows[self.current_k - 1]) // unit + 1) * unit
             rows = rows[rows < end]
-            best = score[rows].argsort(descending=True, stable=True)[: self.current_k]
-            rows = rows[best]
+            density = certainty_density(~masked, self.sigma)[rows]
+            score = self.confidence[rows] * density.to(self.confidence.dtype)
+            beyond = ~torch.isin(rows, block - state.prompt_length)
+            rows = rows[rank(score, beyond)[: self.current_k]]
         return rows + state.prompt_length
 
 

@@ -134,7 +134,8 @@ class HiddenCache(KVCache):
 
     def keep(self, layer: int, rows: Int[Tensor, " q"], x: Float[Tensor, "q d"]) -> Float[Tensor, "t d"]:
         """Store the given rows of a layer's output; returns all rows of it."""
-        return self.hidden[layer].index_copy_(0, rows, x)
+        kept = self.hidden[layer]
+        return kept.copy_(x) if rows.numel() == self.rows else kept.index_copy_(0, rows, x)
 
 
 @dataclass
@@ -174,7 +175,7 @@ class ElasticModel:
             sizes = [lane.rows.numel() for lane in lanes]
             parts = zip(lanes, *(part.split(sizes) for part in layer.project(x, rope)), strict=True)
             attended, drifted = zip(*(attend(index, *part) for part in parts), strict=True)
-            x = layer.finish(x, torch.cat(attended))
+            x = layer.finish(x, attended[0] if len(lanes) == 1 else torch.cat(attended))
             if index == self.spec.layers - 1:
                 break
             kept = [lane.cache.keep(index, lane.rows, own) for lane, own in zip(lanes, x.split(sizes), strict=True)]
@@ -184,7 +185,7 @@ class ElasticModel:
                 for at in (at for at, wide in enumerate(widened) if wide):
                     lanes[at].rows = torch.arange(lanes[at].cache.rows, device=model.device)
                     own[at] = kept[at]
-                x = torch.cat(own)
+                x = own[0] if len(lanes) == 1 else torch.cat(own)
                 rope = table[:, torch.cat([lane.rows for lane in lanes])]
         return self.read_out(x, lanes)
 

@@ -59,7 +59,7 @@ def canvas(model, prompt, policy, decoding, **options) -> list[int]:
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in OWN_COMMITS])
 @examples
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_forced_to_refresh_it_is_full_recompute(name, family, seed, prompt_length):
     model = random_model(family, seed)
     make, decoding = METHODS[name]
