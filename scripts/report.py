@@ -30,11 +30,12 @@ def main(cfg: DictConfig) -> None:
         benchmarks=list(cfg.benchmarks),
         methods=list(cfg.methods),
         defaults=method_defaults(),
+        reference=Path(CONF, "reference"),
     )
     print(format_table(report.main))
-    for note in report.notes:
-        print(f"note: {note}")
-    print(f"written to {report.folder}")
+    for line in [*report.findings, *(f"note: {note}" for note in report.notes)]:
+        print(f"\n{line}")
+    print(f"\nthe report lies in {report.folder}; {report.page} is its page")
 
 
 if __name__ == "__main__":

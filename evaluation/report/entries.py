@@ -7,12 +7,14 @@ latest of equals, and the others are named.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from evaluation import statistics
 from evaluation.comparison import IncomparableError, comparable
 from evaluation.report.runs import DONE, Run, Speed, SpeedRow, canonical, settings
 from evaluation.report.style import rank
-from evaluation.statistics import McNemar, Ratio, Speedup, mcnemar, paired_ratio, speedup
+from evaluation.statistics import McNemar, Ratio, Speedup, mcnemar, paired_ratio
 
 REFERENCE = "full_recompute"
 
@@ -75,6 +77,7 @@ class Entry:
         """The run, if it is finished and scored."""
         return self.run if self.run is not None and self.run.state == DONE else None
 
+    @cached_property
     def speedup(self) -> Speedup | Ratio | None:
         """Against the reference of the measurement; a bare Ratio where nothing splits it."""
         if self.timing is None:
@@ -82,11 +85,11 @@ class Entry:
         one, row, same = self.timing.reference, self.timing.row, self.timing.same_rule
         if same is None:
             return paired_ratio(one.values["seconds"], row.values["seconds"])
-        return speedup(one.values["seconds"], same.values["seconds"], row.values["seconds"])
+        return statistics.speedup(one.values["seconds"], same.values["seconds"], row.values["seconds"])
 
+    @property
     def total_speedup(self) -> Ratio | None:
-        found = self.speedup()
-        return found.total if isinstance(found, Speedup) else found
+        return self.speedup.total if isinstance(self.speedup, Speedup) else self.speedup
 
 
 def one_token(decoding: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """One table, four forms: CSV for programs, Markdown and LaTeX (booktabs) for people, plain text for the terminal."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pandas as pd
@@ -105,6 +105,37 @@ def display(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(place | cells, dtype=object)
 
 
+def readable(table: pd.DataFrame, shares: Collection[str] = ()) -> pd.DataFrame:
+    """Any other table as people read it: `shares` in per cent, other numbers rounded, names without underscores.
+
+    A column of which nothing is known is left out.
+    """
+    cells = {
+        column: [percent(value) if column in shares else figure(value) for value in table[column]]
+        for column in table
+        if table[column].notna().any()
+    }
+    return pd.DataFrame(cells, dtype=object).rename(columns=lambda column: str(column).replace("_", " "))
+
+
+def grid(table: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """A sweep's rows as a matrix for each model, benchmark and decoding: accuracy in per cent, and speedup below it."""
+    found = {}
+    for (model, benchmark, decoding), part in table.groupby(["model", "benchmark", "decoding"], sort=False):
+        cells = part.assign(
+            cell=[
+                f"{accuracy_cell(row)} · {times(row['speedup']) if known(row['speedup']) else NOTHING}"
+                if row["state"] in (DONE, TIMED_ONLY)
+                else f"{row['state']} *"
+                for _, row in part.iterrows()
+            ]
+        ).pivot(index=axes[0], columns=axes[1], values="cell")
+        cells.columns = [f"{axes[1]} = {figure(value)}" for value in cells.columns]
+        cells.insert(0, axes[0], [figure(value) for value in cells.index])
+        found[f"{model}, {benchmark}, {decoding}"] = cells.fillna(NOTHING).reset_index(drop=True)
+    return found
+
+
 def format_table(table: pd.DataFrame, width: int = WIDTH) -> str:
     """The main table for a terminal: a block for each model and benchmark, no line longer than `width` if it can be.
 
@@ -146,7 +177,7 @@ def main_csv(table: pd.DataFrame) -> str:
 def to_markdown(table: pd.DataFrame) -> str:
     """A pipe table; numbers to the right."""
     rows = [[_escape(figure(value)) for value in row] for row in table.itertuples(index=False)]
-    numeric = [_is_numeric([row[i] for row in rows]) for i in range(len(table.columns))]
+    numeric = [is_numeric([row[i] for row in rows]) for i in range(len(table.columns))]
     lines = [" | ".join(map(str, table.columns)), " | ".join("---:" if right else "---" for right in numeric)]
     return "".join(f"| {line} |\n" for line in [*lines, *(" | ".join(row) for row in rows)])
 
@@ -155,8 +186,10 @@ def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
-def _is_numeric(cells: Sequence[str]) -> bool:
-    return bool(cells) and all(cell == NOTHING or cell[:1].isdigit() or cell[:1] == "-" for cell in cells)
+def is_numeric(cells: Sequence[str]) -> bool:
+    """Whether a column holds numbers: some, and beside them nothing but gaps and starred words."""
+    numbers = [cell[:1].isdigit() or (cell[:1] == "-" and len(cell) > 1) for cell in cells]
+    return any(numbers) and all(n or c == NOTHING or c.endswith("*") for n, c in zip(numbers, cells, strict=True))
 
 
 LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
@@ -172,7 +205,7 @@ def latex(text: str) -> str:
 def to_latex(table: pd.DataFrame, caption: str, label: str) -> str:
     """A `table` environment for booktabs."""
     rows = [[latex(figure(value)) for value in row] for row in table.itertuples(index=False)]
-    numeric = [_is_numeric([figure(value) for value in table[column]]) for column in table.columns]
+    numeric = [is_numeric([figure(value) for value in table[column]]) for column in table.columns]
     body = "".join("    " + " & ".join(row) + r" \\" + "\n" for row in rows)
     return (
         "% needs \\usepackage{booktabs}\n\\begin{table}\n  \\centering\n"

@@ -30,7 +30,6 @@ LOOK: Any = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
-    "savefig.bbox": "tight",
 }
 PANEL = (4.6, 3.4)  # inches
 

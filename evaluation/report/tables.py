@@ -89,7 +89,7 @@ def _figures(entry: Entry) -> dict[str, Any]:
 
 def _timed(entry: Entry) -> dict[str, Any]:
     assert entry.timing
-    values, found = entry.timing.row.values, entry.speedup()
+    values, found = entry.timing.row.values, entry.speedup
     row = {
         "tokens_per_second": ratio_of_sums(values["tokens"], values["seconds"]),
         "decision_share": ratio_of_sums(values["decision_seconds"], values["seconds"]),
@@ -129,7 +129,7 @@ def accuracy_rows(rows: Sequence[Entry]) -> pd.DataFrame:
         table.append(
             {"model": entry.model, "benchmark": entry.benchmark, "method": entry.method, "decoding": entry.decoding}
             | {"n": shown.n, "verdict": run.shown, "accuracy": shown.mean, "accuracy_se": shown.se}
-            | {"other_verdicts": ", ".join(f"{name} {value:.4f}" for name, value in others.items())}
+            | {"other_verdicts": ", ".join(f"{name} {100 * value:.1f} %" for name, value in others.items())}
             | groups
             | {"n_paired": paired if test else None}
             | {"only_reference": test and test.only_first, "only_method": test and test.only_second}

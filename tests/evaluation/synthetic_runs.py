@@ -161,7 +161,7 @@ def write_run(
     return folder
 
 
-def manifest(settings: Mapping[str, Any], n: int, key: str, started: str) -> dict[str, Any]:
+def manifest(settings: Mapping[str, Any], n: int, key: str, started: str, command: str | None = None) -> dict[str, Any]:
     """What stands beside a run's configuration."""
     overrides = [f"{group}={settings[group]['name']}" for group in ("model", "method", "decoding", "benchmark")]
     session = {
@@ -172,7 +172,7 @@ def manifest(settings: Mapping[str, Any], n: int, key: str, started: str) -> dic
         "packages": {"torch": "2.13.0"},
         "platform": "Linux x86_64",
         "driver": None,
-        "command": " ".join(["run.py", *overrides]),
+        "command": command or " ".join(["run.py", *overrides]),
     }
     return {
         "samples": n,
@@ -232,7 +232,9 @@ def write_speed(
     folder = root / benchmark / model / "speed" / digest(whole)[:16]
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
-    record = manifest(config(model, benchmark, {"name": "speed"}, {"name": "–"}), prompts, folder.name, "2026-01-02")
+    plain = config(model, benchmark, {"name": "speed"}, {"name": ""})
+    command = f"speed.py model={model} benchmark={benchmark}"
+    record = manifest(plain, prompts, folder.name, "2026-01-02", command)
     write_json(folder / "manifest.json", record)
     ids = [f"{benchmark}/test/{i}" for i in range(prompts)]
     content = "".join(json.dumps({"id": name, "index": i, "rows": []}) + "\n" for i, name in enumerate(ids))

@@ -310,8 +310,16 @@ def test_table_forms():
     assert [percent(value) for value in (0.0052, 0.123, 1.0)] == ["0.52 %", "12.3 %", "100.0 %"]
 
 
-def test_report_of_the_same_runs_is_the_same_to_the_byte(paper, tmp_path):
-    first, second = (write_report(paper, tmp_path / name, "Title", defaults=DEFAULTS) for name in ("a", "b"))
+def test_report_of_the_same_runs_is_the_same_to_the_byte(tmp_path):
+    for method, decoding in ((FULL, ONE_TOKEN), (FULL, THRESHOLD), (entropy_cache(), THRESHOLD)):
+        write_run(tmp_path / "runs", setting(method, decoding), traced=method["name"] == "entropycache")
+    write_speed(tmp_path / "runs", MODEL, BENCHMARK)
+    first, second = (write_report(tmp_path / "runs", tmp_path / name, "A report") for name in ("a", "b"))
     files = sorted(path.relative_to(first.folder) for path in first.folder.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(second.folder) for path in second.folder.rglob("*") if path.is_file())
     assert [str(f) for f in files if (first.folder / f).read_bytes() != (second.folder / f).read_bytes()] == []
+    names = {str(file) for file in files}
+    forms = {
+        f"{name}.{form}" for name in ("main_table", "accuracy", "decision_overhead") for form in ("csv", "md", "tex")
+    }
+    assert {*forms, "README.md", "index.html", f"plots/decoding_{MODEL}_{BENCHMARK}.svg"} <= names
