@@ -42,10 +42,10 @@ def split_fences(text: str) -> tuple[str, list[str]]:
 
     A fence tagged as Python opens a block even where the one before was never closed.
     """
-    outside, *pieces = text.split("```")
+    outside, *pieces = re.split("`{3,}", text)
     blocks, inside = [], False
     for piece in pieces:
-        tagged = re.match(r"[ \t]*(?:python3?|py)\b", piece, re.IGNORECASE)
+        tagged = re.match(r"[ \t]*(?:python|py)[\d.]*(?!\w)", piece, re.IGNORECASE)
         inside = bool(tagged) or not inside
         if inside:
             content = (

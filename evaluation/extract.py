@@ -26,7 +26,8 @@ DECORATION = r"(?:\\boxed\s*\{|\\text\s*\{|\\[(\[]|[*$_`({\s:])*"  # what may st
 
 def _numbers(pattern: str, text: str) -> str | None:
     """The last match of `pattern` (its group `n`, a NUMBER) as plain digits with sign and point."""
-    text = text.replace("{,}", ",").replace("\\,", ",").replace("\\!", "").replace("\u2212", "-")
+    text = re.sub("[\u2212\u2013]", "-", text.replace("\\!", ""))
+    text = re.sub(r"(?<=\d)(?:\{,\}|\\,|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))", ",", text)
     found = [match["n"] for match in re.finditer(pattern, text, re.IGNORECASE)]
     return re.sub(r"[\\$€£,]", "", found[-1]) if found else None
 
@@ -70,18 +71,20 @@ def stated_answer(text: str) -> str | None:
     return said.strip(" \t.*_`\"'$") or None
 
 
-def answer_like(text: str, gold: str) -> str | None:
-    """The last thing in `text` that has the form of `gold`: an option, a word of a fixed pair, a number, or a line."""
+def answer_like(text: str, gold: str, which: int = -1) -> str | None:
+    """The last thing in `text` (or the one numbered `which`) that has the form of `gold`, None if there is none.
+
+    Forms are an option, a word of a fixed pair, a number, or else a line.
+    """
     if OPTION.fullmatch(gold):
-        found = OPTION.findall(text)
-        return f"({found[-1]})" if found else None
-    if re.fullmatch(r"-?\d+(\.\d+)?", gold):
+        found = [f"({letter})" for letter in OPTION.findall(text)]
+    elif re.fullmatch(r"-?\d+(\.\d+)?", gold):
         return last_number(text)
-    if pair := next((pair for pair in ANSWER_PAIRS if gold.lower() in pair), None):
+    elif pair := next((pair for pair in ANSWER_PAIRS if gold.lower() in pair), None):
         found = re.findall(rf"\b(?:{'|'.join(pair)})\b", text.lower())
-        return found[-1] if found else None
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else None
+    else:
+        found = [line.strip() for line in text.splitlines() if line.strip()]
+    return found[which] if found else None
 
 
 ANSWER_PAIRS = (("yes", "no"), ("true", "false"), ("valid", "invalid"))

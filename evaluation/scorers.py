@@ -152,10 +152,10 @@ def math_judge(doc: Doc, text: str) -> Mapping[str, Verdict]:
 
 
 def bbh_judge(doc: Doc, text: str) -> Mapping[str, Verdict]:
-    """Word for word what follows "the answer is"; and more loosely, with what looks like an answer if nothing does."""
+    """Word for word what follows "the answer is"; and more loosely, by what looks like an answer there or anywhere."""
     gold = str(doc["target"]).strip()
     strict = extract.stated_answer(text)
-    loose = strict or extract.answer_like(text, gold)
+    loose = extract.answer_like(strict, gold, which=0) or strict if strict else extract.answer_like(text, gold)
     return {
         "strict": Verdict(strict == gold, strict),
         "flexible": Verdict(extract.same_words(loose, gold), loose),

@@ -42,6 +42,8 @@ FORMS = {
     "whole function behind a blank": f" {WHOLE}",
     "fenced": f"```python\n{WHOLE}```",
     "fenced, py": f"```py\n{WHOLE}```",
+    "fenced, version": f"```python3.11\n{WHOLE}```",
+    "fenced, four ticks": f"````python\n{WHOLE}````",
     "fenced, capital letter": f"```Python\n{WHOLE}```",
     "fenced without a language": f"```\n{WHOLE}```",
     "fenced on one line": "```python def twice(n): return 2 * n```",

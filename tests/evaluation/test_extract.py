@@ -12,6 +12,13 @@ LAST_NUMBER = [
     ("So 72 clips, in total ...", "72"),
     ("Total is -7", "-7"),
     ("Total is \u22127", "-7"),  # a typographic minus
+    ("Total is \u20137", "-7"),
+    ("pages 5\u20137", "7"),
+    ("9\u202f500 litres", "9500"),
+    ("in 2\u00a0500 g bags", "2500"),
+    ("of 12\u00a07", "7"),
+    (r"9,\!500", "9500"),
+    (r"3\,5", "5"),
     ("a loss of -$7", "-7"),
     ("a loss of $-7", "-7"),
     ("x=-7", "-7"),
