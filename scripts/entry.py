@@ -92,11 +92,10 @@ def report_sweep() -> None:
     """Table and plot of the sweep that this process ran, if it ran one."""
     from evaluation.report.sweep import SweepJob, write_sweep
 
-    if SweepJobs.folder is None:
+    folder, SweepJobs.folder = SweepJobs.folder, None
+    if folder is None:
         return
-    found = sorted(
-        (json.loads(path.read_text()) for path in SweepJobs.folder.glob("job_*.json")), key=lambda j: j["number"]
-    )
+    found = sorted((json.loads(path.read_text()) for path in folder.glob("job_*.json")), key=lambda j: j["number"])
     jobs = [
         SweepJob(
             dict(override.split("=", 1) for override in job["overrides"]),
@@ -106,8 +105,8 @@ def report_sweep() -> None:
         for job in found
     ]
     if jobs:
-        print(write_sweep(jobs, SweepJobs.folder).to_string(index=False, float_format="%.4g", na_rep="–"))
-        print(f"\ntable and plot of the sweep: {SweepJobs.folder}")
+        print(write_sweep(jobs, folder).to_string(index=False, float_format="%.4g", na_rep="–"))
+        print(f"\ntable and plot of the sweep: {folder}")
 
 
 def fail_softly(job: str, error: BaseException) -> None:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from evaluation.files import read_json, read_lines
 from evaluation.score import score_run
+from evaluation.scorers import SCORERS
 from evaluation.statistics import figures
 from evaluation.store import RunStore
 
@@ -27,9 +28,7 @@ def main(cfg: DictConfig) -> Path:
     try:
         folder, scores = run(config, results, cfg.allow_code_execution)
     except EXPECTED as error:
-        if (
-            HydraConfig.get().mode == RunMode.MULTIRUN
-        ):  # a job that fails among others is shown as failed in their table
+        if HydraConfig.get().mode == RunMode.MULTIRUN:  # among others it is shown as failed, not passed over
             RunStore(results / "runs").fail(config, error)
         raise
     print(f"{folder}: {summary_line(folder, scores)}")
@@ -43,6 +42,7 @@ def run(config: Mapping[str, Any], results: Path, allow_code_execution: bool = F
     """
     from evaluation.generate import generate_run
 
+    check_permission(config["benchmark"]["name"], allow_code_execution)
     answering = answerer(config)
     task, asked = questions(config, answering.chat_template())
     with RunStore(results / "runs").open(keyed(config), manifest(config, task, asked)) as store:
@@ -55,6 +55,16 @@ def run(config: Mapping[str, Any], results: Path, allow_code_execution: bool = F
     if done == len(asked) and scores.exists():
         return store.folder, read_json(scores)
     return store.folder, score_run(store.folder, allow_code_execution=allow_code_execution)
+
+
+def check_permission(benchmark: str, allow_code_execution: bool) -> None:
+    """Refuse, before anything is generated, a benchmark whose answers are programs that may not be run."""
+    scorer = SCORERS.get(benchmark)
+    if scorer is not None and scorer.runs_code and not allow_code_execution:
+        raise ValueError(
+            f"benchmark.name={benchmark} is judged by running what the model writes; "
+            "allow_code_execution=true allows it (docs/security.md says what confines it)"
+        )
 
 
 def summary_line(folder: Path, scores: Mapping[str, Any]) -> str:

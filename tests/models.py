@@ -47,9 +47,14 @@ def random_model(
 ) -> Transformer:
     """A model whose weights are a function of the seed alone, the same in every dtype up to rounding.
 
-    `gain` above 1 makes attention and confidences uneven, so that selections and thresholds have something to
-    decide."""
-    model = Transformer(random_spec(family, layers=layers, head_dim=head_dim, vocab=vocab))
+    `gain` above 1 makes attention and confidences uneven, so that selections and thresholds have something to decide.
+    """
+    spec = random_spec(family, layers=layers, head_dim=head_dim, vocab=vocab)
+    return randomise(Transformer(spec), seed, gain).to(dtype)
+
+
+def randomise(model: Transformer, seed: int, gain: float = 1.5) -> Transformer:
+    """The model in float64 with random weights, a function of the seed alone."""
     model.double().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -63,7 +68,7 @@ def random_model(
             parameter.copy_(noise * 0.5)
         else:
             parameter.copy_(1 + noise * 0.2)
-    return model.to(dtype).eval()
+    return model.eval()
 
 
 def random_prompt(model: Transformer, length: int, seed: int = 0) -> list[int]:
