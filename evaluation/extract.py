@@ -52,7 +52,7 @@ def same_number(left: str | None, right: str | None) -> bool:
     return left is not None and right is not None and Decimal(left) == Decimal(right)
 
 
-STATED = re.compile(r"the answer is[\s:*_`\"'$]*(?=(\S[^\n]*))", re.IGNORECASE)  # ahead: a line may say it twice
+STATED = re.compile(r"the answer is[\s:*_`\"'$]*+(?=(\S[^\n]*))", re.IGNORECASE)  # ahead: a line may say it twice
 OPTION = re.compile(r"\(([A-Z])\)")
 
 
@@ -102,7 +102,7 @@ def same_words(left: str | None, right: str) -> bool:
     return same_number(*numbers)
 
 
-FINAL = re.compile(r"\bfinal answer(?: is|\*{0,2}:)(?!\W*the final)[\s:*]*(?=(\S[^\n]*))", re.IGNORECASE)
+FINAL = re.compile(r"\bfinal answer(?: is|\*{0,2}:)(?!\W*the final)[\s:*]*+(?=(\S[^\n]*))", re.IGNORECASE)
 BOLD = re.compile(r"\*\*(.+?)\*\*")
 BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(\w))")
 DISPLAY = re.compile(r"(?<!\\)\\\[\s*(.*?)\s*\\\]|(?<!\\)\\\((.*?)\\\)|\$\$\s*(.*?)\s*\$\$", re.DOTALL)
@@ -112,9 +112,12 @@ def math_answer(text: str) -> str | None:
     """MATH's answer: the last box or the last "final answer", whichever comes later. None if there is no answer.
 
     Without either: what follows the last "the answer is", else the last bold span, else the text itself if it is
-    nothing but one expression on one line.
+    nothing but one expression on one line. A box that the text's end cuts off is no answer, nor part of one.
     """
     text = DISPLAY.sub(lambda shown: f"${shown[1] or shown[2] or shown[3]}$", text)
+    opened = _last(BOX, text)
+    if opened and _boxed(text, opened) is None:
+        text = text[: opened.start()]
     box, final = last_box(text), _last(FINAL, text)
     if box and (final is None or box[0] > final.start()):
         return box[1]
@@ -128,14 +131,20 @@ def math_answer(text: str) -> str | None:
 def last_box(text: str) -> tuple[int, str] | None:
     """Start and content of the last box whose braces close, nested braces kept."""
     for match in reversed(list(BOX.finditer(text))):
-        if match[1]:
-            return match.start(), match[1]
-        depth = 1
-        for at in range(match.end(), len(text)):
-            if text[at - 1] != "\\":
-                depth += {"{": 1, "}": -1}.get(text[at], 0)
-            if depth == 0:
-                return match.start(), expression(text[match.end() : at]) or ""
+        if (content := _boxed(text, match)) is not None:
+            return match.start(), expression(content) or ""
+    return None
+
+
+def _boxed(text: str, opening: re.Match[str]) -> str | None:
+    if opening[1]:
+        return opening[1]
+    depth = 1
+    for at in range(opening.end(), len(text)):
+        if text[at - 1] != "\\":
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[opening.end() : at]
     return None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 10.0
+SECONDS = 10.0  # of processor time, a comparison
 WORKER = Path(__file__).with_name("math_worker.py")
 
 
@@ -71,9 +71,11 @@ class MathGrader:
             return dict(json.loads(line))
         ended = process.wait()
         self.close()
-        late = ended == -signal.SIGALRM
+        late = ended == -signal.SIGPROF
         note = (
-            f"no verdict within {self._seconds:g} s" if late else f"the comparison ended its process (status {ended})"
+            f"no verdict within {self._seconds:g} s of processor time"
+            if late
+            else f"the comparison ended its process (status {ended})"
         )
         return {"correct": False, "parsed": True, "note": note}
 

@@ -1,7 +1,8 @@
 """The process that judges MATH answers: a line of JSON in, a line of JSON out, by math-verify.
 
 Run by `grading.py`, by path, in a process of its own: sympy may take for ever or all memory over a power tower, and
-neither can be stopped from inside Python. The system's alarm ends this process then, and another takes its place.
+neither can be stopped from inside Python. The system's alarm ends this process then, and another takes its place. The
+alarm counts processor time, so that a busy machine makes no answer wrong.
 """
 
 import json
@@ -38,12 +39,12 @@ def main(seconds: float) -> None:
         return {"correct": bool(verify(expected, given, timeout_seconds=None, **scale)), "parsed": bool(given)}
 
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # nothing handles it: the alarm ends the process, C code or not
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # nothing handles it: the alarm ends the process, C code or not
         try:
             verdict = judge(**json.loads(line))
         except Exception as error:  # sympy raises all sorts over odd input; the note says which
             verdict = {"correct": False, "parsed": True, "note": f"{type(error).__name__} while comparing"}
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), flush=True)
 
 

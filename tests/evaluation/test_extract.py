@@ -191,6 +191,8 @@ MATH_ANSWER = [
     (r"\boxed{1}. The final answer is $2$.", "2"),
     (r"The final answer is $1$, that is \boxed{2}.", "2"),
     (r"\boxed{1} so \boxed{2", "1"),  # cut off in mid-box: the last box that closes
+    (r"The answer is $\boxed{2", None),
+    (r"The answer is $1$. The answer is $\boxed{2", "1"),
     (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
     (r"\boxed{\left\{1,2\right\}}", r"\left\{1,2\right\}"),
     (r"\boxed{}", ""),

@@ -75,7 +75,7 @@ def test_gold_that_is_no_expression(grader: MathGrader) -> None:
 
 def test_power_tower_ends_in_time_in_any_thread() -> None:
     """S3: the limit holds outside the main thread, and the next answer is judged as ever."""
-    grader = MathGrader(seconds=1)
+    grader = MathGrader(seconds=2)
     grades = []
 
     def work() -> None:
@@ -83,10 +83,10 @@ def test_power_tower_ends_in_time_in_any_thread() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=300)
     assert not thread.is_alive()
     assert [grade.correct for grade in grades] == [False, True]
-    assert grades[0].note is not None
+    assert grades[0].note == "no verdict within 2 s of processor time"
     grader.close()
 
 
