@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from evaluation.provenance import ROOT
 from evaluation.report.entries import Entry
-from evaluation.report.plots import panels, save
+from evaluation.report.plots import panels, place_legend, save
 from evaluation.report.style import style, title
 
 CACHED, COMPUTED, CANDIDATE, COMMITTED = range(4)  # what a row is in a step; a later one hides an earlier one
@@ -106,7 +106,7 @@ def pictures(found: Sequence[Trace], folder: Path) -> dict[str, Path]:
                 Line2D([], [], marker=">", linestyle="", color="black", label="refresh"),
                 Line2D([], [], color="black", linewidth=0.8, linestyle=":", label="end of the prompt"),
             ]
-            figure.legend(handles=marks, loc="outside lower center", ncols=6, fontsize=8)
+            place_legend(figure, marks, [str(mark.get_label()) for mark in marks])
             figure.suptitle(f"{model}, {benchmark}: one sample, step by step")
             plots[f"Decoding, step by step: {model}, {benchmark}"] = save(
                 figure, folder, f"decoding_{model}_{benchmark}"

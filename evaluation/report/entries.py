@@ -38,7 +38,7 @@ class Timing:
 
     @property
     def reference(self) -> SpeedRow:
-        return self.speed.row(self.speed.reference)
+        return self.speed.reference_row
 
     @property
     def same_rule(self) -> SpeedRow | None:
@@ -101,7 +101,10 @@ def one_token(decoding: Mapping[str, Any]) -> bool:
 def reference_of(entries: Iterable[Entry], group: tuple[str, str]) -> Entry | None:
     """The row of a group that the others are held against: full recompute, one token a step, scored."""
     full = [e for e in entries if e.group == group and e.scored and e.scored.method == REFERENCE]
-    return next((entry for entry in full if one_token(entry.decoding_config)), None)
+    plain = (
+        entry for entry in full if one_token(entry.decoding_config) and not entry.decoding_config.get("certainty_sigma")
+    )
+    return next(plain, None)
 
 
 def against(entry: Entry, reference: Entry | None) -> tuple[McNemar | None, int, str]:

@@ -69,8 +69,8 @@ def _fastest(table: pd.DataFrame) -> list[str]:
         ranks = pd.concat(rows.assign(rank=rows["speedup"].rank(ascending=False)) for rows in groups)
         order = ranks.groupby(["method", "decoding"], sort=False)["rank"].mean().sort_values(kind="stable")
         names = "; ".join(f"{title(method)}, {decoding}" for method, decoding in order.index)
-        wins = "; ".join(f"{name} on {count}" for name, count in first.most_common())
-        found.append(f"{model}, fastest of {len(groups)} benchmarks: {wins}. By mean rank: {names}.")
+        wins = "; ".join(f"{name} on {count} of {len(groups)}" for name, count in first.most_common())
+        found.append(f"{model}, fastest by benchmark: {wins}. By mean rank: {names}.")
     return found
 
 

@@ -21,6 +21,8 @@ def notes(runs: Sequence[Run], rows: Sequence[Entry]) -> list[str]:
     for run in runs:
         if run.state != DONE:
             found.append(f"{run.path}: {SAYINGS.get(run.state, run.state)}{', ' if run.detail else ''}{run.detail}")
+        elif warning := run.scores.get("warning"):
+            found.append(f"{run.path}: {warning}")
     for entry in rows:
         found += entry.notes
         if refused := against(entry, reference_of(rows, entry.group))[2]:

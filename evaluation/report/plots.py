@@ -108,15 +108,15 @@ def _accuracy_against_speedup(model: str, table: pd.DataFrame, folder: Path) -> 
             logarithmic(ax, "x")
             ax.axvline(1, color="#888888", linewidth=0.8, linestyle=":")
             ax.set(title=benchmark, xlabel="speedup over one-token full recompute (×)", ylabel="accuracy (%)")
-            ticks_of_ratios(ax, part["speedup"])
+            ticks_of_ratios(ax, part[["speedup", "speedup_low", "speedup_high"]])
         legend_below(figure, axes)
         figure.suptitle(model)
         return save(figure, folder, f"accuracy_speedup_{model}")
 
 
-def ticks_of_ratios(ax: Axes, values: pd.Series) -> None:
+def ticks_of_ratios(ax: Axes, values: pd.DataFrame) -> None:
     """Ticks of a logarithmic axis of ratios at round numbers, and a margin around the values."""
-    low, high = min(0.9, 0.85 * values.min()), 1.15 * max(1.2, values.max())
+    low, high = min(0.9, 0.85 * values.min().min()), 1.15 * max(1.2, values.max().max())
     steps = [m * 10.0**e for e in range(-3, 4) for m in (1, 2, 5)]
     fine = [m * 10.0**e for e in range(-3, 4) for m in (1, 1.5, 2, 3, 4, 5, 7)]
     inside = [tick for tick in steps if low <= tick <= high]
@@ -124,11 +124,19 @@ def ticks_of_ratios(ax: Axes, values: pd.Series) -> None:
     ax.set_xticks(inside if len(inside) > 3 else [tick for tick in fine if low <= tick <= high])
 
 
-def legend_below(figure: Figure, axes: Sequence[Axes], columns: int = 3) -> None:
-    """One legend for all panels, each label once."""
+def legend_below(figure: Figure, axes: Sequence[Axes], columns: int = 6) -> None:
+    """One legend for all panels, each label once, in at most so many columns as the figure is wide enough for."""
     labels = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if labels:
-        figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=columns, fontsize=8)
+        place_legend(figure, list(labels.values()), list(labels), columns)
+
+
+def place_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 6) -> None:
+    """A legend below everything; a column is as wide as the longest label and its mark."""
+    inches = 0.55 + 0.062 * max(map(len, labels))
+    fitting = max(1, int(figure.get_figwidth() / inches))
+    columns = min(columns, fitting, len(labels))
+    figure.legend(list(handles), list(labels), loc="outside lower center", ncols=columns, fontsize=8)
 
 
 # -- sweeps ----------------------------------------------------------------------------------------------------------
@@ -169,7 +177,7 @@ def _sweep(where: str, table: pd.DataFrame, axis: str, lines: str, folder: Path,
             ax.set_xticks(range(len(values)), [f"{value:g}" for value in values])
             ax.set(xlabel=f"{axis} (nats)" if axis == "tau" else f"{axis} (tokens)", title=heading)
             ax.margins(x=0.08)
-        legend_below(figure, axes, columns=6)
+        legend_below(figure, axes)
         figure.suptitle(f"EntropyCache, {where}")
         return save(figure, folder, name)
 
@@ -196,8 +204,7 @@ def phases(table: pd.DataFrame, folder: Path) -> dict[str, Path]:
     Grey: what every method does. In the method's colour: what it does to decide what to compute.
     """
     names = sorted(table.columns[4:], key=lambda name: name in DECIDING)
-    bars = table.assign(**{name: 1000 * table[name] for name in names})
-    return _bars(bars, names, "{:.0f} ms", "generation time of a prompt (ms)", "Where the time goes", "phases", folder)
+    return _bars(table, names, "{:.0f} ms", "generation time of a prompt (ms)", "Where the time goes", "phases", folder)
 
 
 def _bars(
@@ -226,7 +233,8 @@ def _bars(
                 ax.invert_yaxis()
                 ax.grid(axis="y", visible=False)
             names = [part.replace("_", " ") for part in parts]
-            figure.legend(handles, names, loc="outside lower center", ncols=max(1, len(parts)), fontsize=8)
+            if parts:
+                place_legend(figure, handles, names, columns=8)
             figure.suptitle(f"{heading}, {model}")
             plots[f"{heading}: {model}"] = save(figure, folder, f"{name}_{model}")
     return plots

@@ -179,12 +179,12 @@ def overhead_rows(rows: Sequence[Entry]) -> pd.DataFrame:
 
 
 def phase_rows(rows: Sequence[Entry]) -> pd.DataFrame:
-    """Seconds a prompt of every timed row, a column a phase."""
+    """Milliseconds a prompt of every timed row, a column a phase."""
     timed = [(entry, entry.timing) for entry in rows if entry.timing]
     phases = list(dict.fromkeys(phase for _, timing in timed for phase in timing.row.phase_seconds))
     table = [
         {"model": entry.model, "benchmark": entry.benchmark, "method": entry.method, "decoding": entry.decoding}
-        | {phase: total(timing.row.phase_seconds.get(phase, 0.0)) / len(timing.speed.prompts) for phase in phases}
+        | {p: 1000 * total(timing.row.phase_seconds.get(p, 0.0)) / len(timing.speed.prompts) for p in phases}
         for entry, timing in timed
     ]
     return pd.DataFrame(table, columns=["model", "benchmark", "method", "decoding", *phases])

@@ -19,12 +19,12 @@ from evaluation.report.runs import DONE, Run, read_runs
 from evaluation.report.tables import AXES, accuracy_rows, frame, overhead_rows, phase_rows, sweep_rows
 
 MAIN = (
-    "Accuracy in per cent ± its standard error. Speedup: generation time of one-token full recompute over that of the "
-    "row, same prompts, in turn, one process, with its 95 % bootstrap interval; it is the product of what caching "
-    "gives (full recompute with the row's commit rule over the row) and of what parallel decoding gives. Rows "
-    "computed, refreshes and deciding are shares of all rows, of all steps and of generation time. A starred row is "
-    "not finished and has no figures; – is not measured. Tokens/s are those of the paired timing, and of the scored "
-    "run where there is none."
+    "Accuracy in per cent ± its standard error, over all items (a micro mean where there are subtasks). Speedup: "
+    "generation time of one-token full recompute over that of the row, same prompts, in turn, one process, with its "
+    "95 % bootstrap interval; it is the product of what caching gives (full recompute with the row's commit rule over "
+    "the row) and of what parallel decoding gives. Rows computed, refreshes and deciding are shares of all rows, of "
+    "all steps and of generation time. A starred row is not finished and has no figures; – is not measured. Tokens/s "
+    "are those of the paired timing, and of the scored run where there is none."
 )
 ACCURACY = (
     "The verdict that the main table shows, and the others beside it; micro means count every item, macro means every "
@@ -36,7 +36,7 @@ OVERHEAD = (
     "Share of generation time spent only to decide what to compute, part by part, from the paired timings. Unfused "
     "attention: what a method that reads attention weights loses by the slower attention path."
 )
-PHASES = "Seconds of generation time a prompt, by phase, from the paired timings."
+PHASES = "Milliseconds of generation time a prompt, by phase, from the paired timings."
 SWEEP = "EntropyCache over its threshold tau (nats) and its number k of recent tokens: accuracy in per cent ± standard "
 SWEEP += "error · speedup over one-token full recompute."
 CLAIMS = f"Lowest and highest figure here of what each claim speaks of. {OTHER}"
@@ -191,8 +191,8 @@ def _lead(runs: Sequence[Run]) -> str:
     scored, timed = sum(not run.is_speed for run in done), sum(run.is_speed for run in done)
     devices = sorted({str(run.manifest["device"]) for run in done if "device" in run.manifest})
     where = f" on {', '.join(devices)}" if devices else ""
-    rest = f"; {len(runs) - len(done)} more are not finished or damaged" if len(done) < len(runs) else ""
-    return f"{scored} scored runs and {timed} paired timings{where}{rest}."
+    rest = f"; {len(runs) - len(done)} more not finished, failed or damaged" if len(done) < len(runs) else ""
+    return f"Scored runs: {scored}; paired timings: {timed}{where}{rest}."
 
 
 def _overview(

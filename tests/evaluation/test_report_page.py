@@ -140,7 +140,7 @@ def read_page(report: ReportPaths, folder: Path) -> dict[int, dict]:
     flags += [f"--user-data-dir={folder / 'profile'}", "--disable-background-networking", "--no-first-run"]
     flags += ["--no-sandbox"] if os.geteuid() == 0 else []
     address = (folder / "frames.html").as_uri()
-    done = subprocess.run([browser, *flags, address], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([browser, *flags, address], capture_output=True, text=True, timeout=300, check=True)
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     found = [
         json.loads(unescape(text)) for text in re.findall(r'<pre class="seen">(.*?)</pre>', done.stdout, re.DOTALL)
