@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from baselines import FullRecompute
-from entropycache import Decoding, EntropyCache, generate
+from entropycache import Decoding, EntropyCache, engine, generate
 from entropycache.flops import step_flops
 from entropycache.models.transformer import Transformer
-from entropycache.recorder import DECISION_PHASES, PHASES, PeakMemory
+from entropycache.recorder import DECISION_PHASES, PHASES, Clock, PeakMemory, Recorder
 from tests.models import random_model, random_spec
 
 
@@ -31,6 +31,37 @@ def test_phases_add_up_to_the_time_that_passed():  # M2
     assert 5 * 0.02 <= out.seconds["forward"] <= out.total_seconds <= wall
     assert all(step.seconds["forward"] >= 0.02 for step in out.steps)
     assert sum(sum(step.seconds.values()) for step in out.steps) <= out.total_seconds + 1e-9
+
+
+class Device(Clock):
+    """A device that works behind the host's back: 100 ms a phase, and nothing can be read before all is done."""
+
+    def __init__(self):
+        super().__init__(torch.device("cpu"))
+        self.marks, self.finished = 0, False
+
+    def mark(self):
+        self.marks += 1
+        return float(self.marks)
+
+    def seconds(self, start, end):
+        assert self.finished, "a mark was read while the device was at work: that is a synchronise inside the loop"
+        return (end - start) * 0.1
+
+
+def test_work_that_ends_after_its_launch_is_timed_to_its_end_and_read_once_all_is_done(monkeypatch):  # M2
+    device = Device()
+    finish = Recorder.finish
+
+    def done(recorder, *arguments):
+        device.finished = True
+        return finish(recorder, *arguments)
+
+    monkeypatch.setattr(engine, "Clock", lambda _: device)
+    monkeypatch.setattr(Recorder, "finish", done)
+    out = generate(random_model("llada"), [1, 2], EntropyCache(0.5, 1), Decoding(3, "whole"), trace=True)
+    assert out.seconds["forward"] == pytest.approx(3 * 0.1)
+    assert [step.seconds["plan"] for step in out.steps] == pytest.approx([0.1] * 3)
 
 
 def test_packed_sequences_share_a_steps_seconds():

@@ -1,14 +1,19 @@
 """Paired speed from the command line, and what it refuses to compare (cases D3, M2-M4)."""
 
 import json
+import time
 
 import pytest
 
 from baselines import FullRecompute
 from entropycache import Decoding
+from entropycache.models.transformer import Transformer
+from evaluation.benchmarks import Request
 from evaluation.comparison import IncomparableError
 from evaluation.generate import Answerer
-from evaluation.speed import SpeedRow, check_rows
+from evaluation.speed import SpeedRow, check_rows, measure, write_speed
+from evaluation.store import RunStore
+from tests.models import random_spec
 
 
 def test_speed_is_paired_and_measured_once(script, small, tmp_path):
@@ -40,6 +45,44 @@ def test_speed_is_paired_and_measured_once(script, small, tmp_path):
     before = path.read_bytes()
     assert script("speed.py", *arguments)[:2] == (0, out)
     assert path.read_bytes() == before
+
+
+def test_a_slow_first_call_is_kept_apart(tmp_path):  # M2
+    config = {
+        "method": {"name": "full_recompute"},
+        "decoding": {"name": "d"},
+        "model": {"name": "m"},
+        "benchmark": {"name": "b"},
+    }
+    answerer = Answerer(SlowAtFirst(random_spec("llada")), Plain(), FullRecompute(), Decoding(2, "whole"), False, False)
+    rows = [SpeedRow("full_recompute d", answerer, config)]
+    asked = [Request(f"b/{i}", i, None, {}, "text", "", ()) for i in range(2)]
+    with RunStore(tmp_path).open(config, {"samples": 2}) as run:
+        measure(run, rows, asked, warmup=1)
+        write_speed(run, rows)
+        run.finish()
+        table = json.loads((run.folder / "speed.json").read_text())
+    assert table["warmup_seconds"][0][0] >= 0.3
+    assert max(table["rows"][0]["seconds"]) < 0.3
+
+
+class SlowAtFirst(Transformer):
+    """A model whose first step takes 0.3 s more than any other."""
+
+    calls = 0
+
+    def forward_packed(self, steps):
+        if not self.calls:
+            time.sleep(0.3)
+        self.calls += 1
+        return super().forward_packed(steps)
+
+
+class Plain:
+    """A tokenizer of one prompt."""
+
+    def encode(self, text):
+        return [1, 2, 3]
 
 
 def row(method="full_recompute", decoding=None, **config):
