@@ -27,15 +27,16 @@ def percent(value: Any) -> str:
 
 
 def figure(value: Any) -> str:
-    """A number with four significant digits at most and no exponent where it can be helped: 1234.5 -> "1235"."""
+    """A number with four significant digits at most, no zeros at its end: 1234.5 -> "1235", 0.5 -> "0.5"."""
     if not known(value):
         return NOTHING
     if isinstance(value, str):
         return value
-    if float(value) == int(value) if math.isfinite(value) else False:
-        return str(int(value))
-    digits = max(0, 3 - int(math.floor(math.log10(abs(value))))) if math.isfinite(value) and value else 0
-    return f"{value:.{min(digits, 4)}f}" if math.isfinite(value) else str(value)
+    if not math.isfinite(value) or 0 < abs(value) < 1e-4:
+        return f"{value:.2g}"
+    digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:.{min(digits, 4)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def accuracy_cell(row: pd.Series) -> str:

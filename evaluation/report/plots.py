@@ -31,7 +31,7 @@ LOOK: Any = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
-PANEL = (4.6, 3.4)  # inches
+PANEL = (5.2, 3.5)  # inches
 
 
 @contextmanager

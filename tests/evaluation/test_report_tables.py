@@ -306,7 +306,8 @@ def test_table_forms():
     text = to_latex(table, "100 %", "tab:x")
     assert r"c\_d & -- \\" in text and r"\caption{100 \%}" in text
     assert latex("τ ≤ 1 ± 2 {x}") == r"$\tau$ $\le$ 1 $\pm$ 2 \{x\}"
-    assert [figure(value) for value in (1234.56, 12.3456, 0.00012, 3.0, None)] == ["1235", "12.35", "0.0001", "3", "–"]
+    numbers = (1234.56, 12.3456, 0.00012, 0.000012, 0.5, 100, 3.0, float("inf"), None)
+    assert [figure(n) for n in numbers] == ["1235", "12.35", "0.0001", "1.2e-05", "0.5", "100", "3", "inf", "–"]
     assert [percent(value) for value in (0.0052, 0.123, 1.0)] == ["0.52 %", "12.3 %", "100.0 %"]
 
 
