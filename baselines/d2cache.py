@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from entropycache.decoding import certainty_density, rank
+from entropycache.memory import observed_bytes
 from entropycache.models.transformer import AttentionObserver, Model
 from entropycache.policy import CachePolicy
-from entropycache.types import Commit, Plan, SequenceState
+from entropycache.types import Commit, ModelSpec, Plan, SequenceState
 
 
 class D2Cache(CachePolicy):
@@ -31,9 +32,10 @@ class D2Cache(CachePolicy):
     own decoding, "certainty prior", is `Decoding(window="whole", certainty_sigma=...)`.
 
     Rollout: R <- rownorm(A + I) R over the layers, A the attention averaged over heads, rows not computed identity; the
-    importance is R's column sums. They are all that is needed, so no [t, t] product is made: the row vector of ones is
-    taken through the layers from the last to the first, O(q·t) each, which is exact. A's rows sum to one, so that the
-    row's norm is 2.
+    importance is R's column sums. A's rows sum to one, so that the row's norm is 2. In a partial step no [t, t] product
+    is made: the row vector of ones is taken through the layers from the last to the first, O(q·t) each, which is exact.
+    That takes every layer's A at the end, [layers, q, t]; at the refresh, which comes once, it would be more than any
+    other part of the step needs, and R itself is kept, [t, t].
 
     Deviations from the code that was read. By default the evident intent is followed where it does something else: the
     confidence kept is updated (there, the first step's is kept for ever), and the block's end is the block's (there, it
@@ -64,10 +66,15 @@ class D2Cache(CachePolicy):
 
     def start(self, model: Model, state: SequenceState) -> None:
         self.model = model
-        self.attention: list[Float[Tensor, "q t"]] = []  # of this step, averaged over heads, a layer each
+        self.attention: list[Float[Tensor, "q t"]] = []  # of a partial step, averaged over heads, a layer each
+        self.rollout: Float[Tensor, "t t"] | None = None  # of a refresh, up to the layer last seen
         self.confidence: Float[Tensor, " g"] | None = None  # last read of each canvas row
         self.committed = self.read = self.up = self.compute = state.all_rows[:0]
         self.importance: Float[Tensor, " t"] | None = None
+
+    def extra_bytes(self, spec: ModelSpec, rows: int, gen_length: int, dtype: torch.dtype) -> int:
+        rollout, every_mask = 2 * 4 * rows**2, 3 * 4 * gen_length * spec.vocab
+        return rollout + every_mask + observed_bytes(spec, rows)
 
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
         if self.importance is None:
@@ -86,13 +93,22 @@ class D2Cache(CachePolicy):
     def observer(self) -> AttentionObserver:
         return self.watch
 
-    def watch(self, layer: int, weights: Float[Tensor, "h q t"]) -> None:
-        self.attention.append(weights.mean(dim=0))
+    def watch(self, layer: int, weights: Float[Tensor, "q t"]) -> None:
+        rows = weights.shape[1]
+        if weights.shape[0] < rows:
+            self.attention.append(weights)
+            return
+        before = self.rollout if layer else torch.eye(rows, device=weights.device, dtype=weights.dtype)
+        assert before is not None
+        self.rollout = torch.addmm(before, weights, before, beta=0.5, alpha=0.5)
 
     def observe(self, state: SequenceState, commit: Commit) -> None:
         assert commit.scores is not None
-        self.importance = rollout_importance(self.attention, self.compute).cpu()
-        self.attention = []
+        if self.rollout is None:
+            importance = rollout_importance(self.attention, self.compute)
+        else:
+            importance = self.rollout.sum(dim=0)
+        self.importance, self.attention, self.rollout = importance.cpu(), [], None
         self.committed = commit.rows
         if self.confidence is None:
             self.confidence = commit.scores.clone()  # the first step reads every masked row: the whole canvas

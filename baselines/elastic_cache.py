@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from entropycache.kv_cache import KVCache
-from entropycache.models.transformer import AttentionObserver, Model, StepInput, Transformer, attention_weights, weigh
+from entropycache.memory import observed_bytes
+from entropycache.models.transformer import AttentionObserver, Model, StepInput, Transformer, observed_attention
 from entropycache.policy import CachePolicy
 from entropycache.types import Commit, ModelSpec, Plan, SequenceState
 
@@ -60,6 +61,10 @@ class ElasticCache(CachePolicy):
         self.committed = state.all_rows[:0]
         self.tracked_rows = torch.empty((model.spec.layers, 0), dtype=torch.long)
 
+    def extra_bytes(self, spec: ModelSpec, rows: int, gen_length: int, dtype: torch.dtype) -> int:
+        maps = 4 * spec.layers * rows**2
+        return maps + (spec.layers - 1) * rows * spec.hidden * dtype.itemsize + observed_bytes(spec, rows)
+
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
         self.settled = (~state.masked).nonzero().squeeze(1)
         self.window = self.model.sources(predict)
@@ -72,9 +77,8 @@ class ElasticCache(CachePolicy):
     def observer(self) -> AttentionObserver:
         return self.watch
 
-    def watch(self, layer: int, weights: Float[Tensor, "h q t"]) -> Bool[Tensor, ""] | None:
+    def watch(self, layer: int, mean: Float[Tensor, "q t"]) -> Bool[Tensor, ""] | None:
         """Whether the layers above must compute every row; None where this one does already."""
-        mean = weights.mean(dim=0)
         if layer == 0:
             self.place(mean)
         assert self.weights is not None
@@ -152,7 +156,7 @@ class ElasticModel:
     observer says."""
 
     def __init__(self, model: Transformer) -> None:
-        self.model, self.spec, self.device = model, model.spec, model.device
+        self.model, self.spec, self.device, self.dtype = model, model.spec, model.device, model.dtype
 
     def sources(self, predict: Int[Tensor, " p"]) -> Int[Tensor, " p"]:
         return self.model.sources(predict)
@@ -206,9 +210,8 @@ def attend(
     """Attention of one sequence, and what its observer says of it."""
     assert lane.step.observer is not None, "Elastic-Cache decides from the attention: its steps have an observer"
     k_all, v_all = lane.cache.write(index, lane.rows, k, v)
-    weights = attention_weights(q, k_all)
-    drifted = cast("Tensor | None", lane.step.observer(index, weights))
-    return weigh(weights, v_all), drifted
+    attended, weights = observed_attention(q, k_all, v_all)
+    return attended, cast("Tensor | None", lane.step.observer(index, weights))
 
 
 def yes(answers: Sequence[Bool[Tensor, ""] | None]) -> list[bool]:

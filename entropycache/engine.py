@@ -8,6 +8,7 @@ depend on its neighbours.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, overload
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from entropycache.decoding import Decoder, Decoding, token_entropy
 from entropycache.kv_cache import KVCache
+from entropycache.memory import check_fits, is_out_of_memory
 from entropycache.models.transformer import AttentionObserver, Model, StepInput
 from entropycache.policy import CachePolicy
 from entropycache.recorder import Clock, PeakMemory, Recorder
@@ -95,31 +97,51 @@ def stream(
 ) -> Iterator[tuple[int, Generation]]:
     """As `generate` for a list of prompts, but yields (index, Generation) as each sequence finishes, in order of
     finishing.
+
+    Where memory runs out all the same, the batch is halved, with a warning, and the sequences under way start again:
+    what they become does not depend on the batch, and those already given are safe.
+
+    Raises ValueError, before the first sequence, where `batch_size` of them are not expected to fit into memory.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size {batch_size} must be at least 1")
     starts = [start_state(prompt, decoding, model.spec) for prompt in prompts]
     runner = policy.wrap(model)
+    check_fits(model, policy, decoding, [state.length for state in starts], batch_size, predict_all)
     memory, clock = PeakMemory(model.device), Clock(model.device)
-    waiting = list(enumerate(starts))[::-1]
+    waiting = list(range(len(starts)))[::-1]
     active: list[ActiveSequence] = []
     while waiting or active:
-        while waiting and len(active) < batch_size:
-            if not active:
-                memory.reset()
-            index, state = waiting.pop()
-            own_policy = copy.deepcopy(policy)
-            own_policy.start(runner, state)
-            recorder = Recorder(clock, model.spec, trace)
-            cache = runner.new_cache(state.length)
-            active.append(
-                ActiveSequence(index, state, own_policy, Decoder(decoding, model.spec, seed), cache, recorder)
-            )
-        with torch.inference_mode():
-            done = advance(runner, active, clock, predict_all)
+        try:
+            while waiting and len(active) < batch_size:
+                if not active:
+                    memory.reset()
+                index = waiting[-1]
+                recorder = Recorder(clock, model.spec, trace)
+                active.append(start_sequence(index, starts[index], runner, policy, decoding, seed, recorder))
+                waiting.pop()
+            with torch.inference_mode():
+                done = advance(runner, active, clock, predict_all)
+        except (RuntimeError, MemoryError) as error:
+            if batch_size == 1 or not is_out_of_memory(error):
+                raise
+            done = None
+        if done is None:  # outside the handler, whose error holds on to the step's tensors
+            batch_size = halve(min(batch_size, len(active) + 1), model.device)
+            waiting += [sequence.index for sequence in reversed(active)]
+            active.clear()
+            continue
         for sequence in done:
             active.remove(sequence)
-            yield sequence.index, sequence.recorder.finish(sequence.filled(model.spec), memory.read())
+            generation = sequence.recorder.finish(sequence.filled(model.spec), memory.read(), batch_size)
+            yield sequence.index, generation
+
+
+def halve(batch_size: int, device: torch.device) -> int:
+    """The batch to go on with where one of this size was too large, said aloud."""
+    smaller = max(1, batch_size // 2)
+    warnings.warn(f"out of memory with batch_size {batch_size} on {device}: going on with {smaller}", stacklevel=3)
+    return smaller
 
 
 @dataclass(eq=False)
@@ -139,6 +161,22 @@ class ActiveSequence:
         if not left.numel():
             return self.state
         return self.state.apply(Commit(left, torch.full_like(left, spec.eos_id), torch.ones(left.shape)))
+
+
+def start_sequence(
+    index: int,
+    state: SequenceState,
+    runner: Model,
+    policy: CachePolicy,
+    decoding: Decoding,
+    seed: int,
+    recorder: Recorder,
+) -> ActiveSequence:
+    """A fresh sequence with its own copy of the policy, decoder and cache."""
+    own_policy = copy.deepcopy(policy)
+    own_policy.start(runner, state)
+    decoder = Decoder(decoding, runner.spec, seed)
+    return ActiveSequence(index, state, own_policy, decoder, runner.new_cache(state.length), recorder)
 
 
 def advance(model: Model, active: Sequence[ActiveSequence], clock: Clock, predict_all: bool) -> list[ActiveSequence]:

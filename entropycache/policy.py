@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from entropycache.models.transformer import AttentionObserver, Model
-from entropycache.types import Commit, Plan, SequenceState
+from entropycache.types import Commit, ModelSpec, Plan, SequenceState
 
 
 @runtime_checkable
@@ -44,6 +44,12 @@ class CachePolicy(Protocol):
     def observe(self, state: SequenceState, commit: Commit) -> None:
         """What the step committed; `state` is the sequence after it."""
         return None
+
+    def extra_bytes(self, spec: ModelSpec, rows: int, gen_length: int, dtype: torch.dtype) -> int:
+        """The most memory that the method takes for a sequence of `rows` rows beyond keys, values and the usual
+        temporaries.
+        """
+        return 0
 
 
 class EntropyCache(CachePolicy):

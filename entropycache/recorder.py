@@ -94,7 +94,7 @@ class Recorder:
                 }
             )
 
-    def finish(self, state: SequenceState, peak_memory_bytes: int | None) -> Generation:
+    def finish(self, state: SequenceState, peak_memory_bytes: int | None, batch_size: int = 1) -> Generation:
         """Everything recorded, with the marks read."""
         if self.clock.cuda:
             torch.cuda.synchronize()
@@ -109,6 +109,7 @@ class Recorder:
             seconds=self._by_phase(self.spans),
             peak_memory_bytes=peak_memory_bytes,
             steps=self._step_records(),
+            batch_size=batch_size,
         )
 
     def _by_phase(self, spans: Sequence[tuple[str, Mark, Mark, float]]) -> dict[str, float]:

@@ -157,7 +157,8 @@ class Generation:
 
     `rows_computed` is the number of rows whose keys and values were written, averaged over layers, summed over steps;
     `rows_total` is steps x rows, what full recompute would have written; `flops` is the analytic cost (`flops.py`);
-    `seconds` is generation time by phase, and `steps` is empty unless `trace=True`.
+    `seconds` is generation time by phase, and `steps` is empty unless `trace=True`. `batch_size` is how many sequences
+    could be packed when it finished: less than was asked for where memory ran out.
     """
 
     tokens: Int[Tensor, " g"]
@@ -170,6 +171,7 @@ class Generation:
     seconds: dict[str, float]
     peak_memory_bytes: int | None
     steps: list[StepRecord] = field(default_factory=list)
+    batch_size: int = 1
 
     @property
     def total_seconds(self) -> float:

@@ -95,6 +95,7 @@ class Answerer:
             "tokens_per_step": tokens / generation.nfe,
             "empty": is_empty(canvas, ends),
             "truncated": is_truncated(canvas, ends),
+            "batch_size": generation.batch_size,
             **costs(generation),
         }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from entropycache.models.transformer import Transformer, attention, attention_weights, weigh
+from entropycache.models.transformer import Transformer, attention, observed_attention
 from evaluation.benchmarks import Request
 from evaluation.comparison import comparable
 from evaluation.files import write_json
@@ -135,7 +135,7 @@ def _extra(model: Transformer, computed: int, rows: int, repeats: int = 5) -> fl
     spec = model.spec
     q = torch.randn(computed, spec.heads, spec.head_dim, device=model.device, dtype=model.dtype)
     k, v = torch.randn(2, rows, spec.kv_heads, spec.head_dim, device=model.device, dtype=model.dtype)
-    unfused = _median(lambda: weigh(attention_weights(q, k), v), model.device, repeats)
+    unfused = _median(lambda: observed_attention(q, k, v), model.device, repeats)
     return unfused - _median(lambda: attention(q, k, v), model.device, repeats)
 
 

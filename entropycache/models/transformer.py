@@ -22,16 +22,18 @@ from torch import Tensor, nn
 from entropycache.kv_cache import KVCache
 from entropycache.types import ModelSpec
 
-AttentionObserver = Callable[[int, Float[Tensor, "h q t"]], object]
+AttentionObserver = Callable[[int, Float[Tensor, "q t"]], object]
+
+WEIGHTS_BYTES = 8 * 2**20  # of attention weights written out at a time, where an observer asks for them
 
 
 @dataclass(frozen=True)
 class StepInput:
     """One sequence's part of a packed step. Index tensors live on the CPU, sorted; `tokens` are all of the sequence's.
 
-    An `observer(layer, weights [h, q, t])` sees the attention rows of the compute set and forces the unfused attention
-    path. `predict_all` runs the head over every computed row, as published samplers do, to measure what reading only
-    some saves.
+    An `observer(layer, weights [q, t])` sees the attention rows of the compute set, averaged over heads, and forces the
+    unfused attention path. `predict_all` runs the head over every computed row, as published samplers do, to measure
+    what reading only some saves.
     """
 
     tokens: Int[Tensor, " t"]
@@ -50,6 +52,9 @@ class Model(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
     def sources(self, predict: Int[Tensor, " p"]) -> Int[Tensor, " p"]: ...
 
@@ -75,8 +80,8 @@ class Layer(nn.Module):
         self.down = nn.Linear(f, d, bias=False)
 
     def project(
-        self, x: Float[Tensor, "q d"], rope: Float[Tensor, "2 q 1 e"]
-    ) -> tuple[Float[Tensor, "q h e"], Float[Tensor, "q kv e"], Float[Tensor, "q kv e"]]:
+        self, x: Float[Tensor, "*b q d"], rope: Float[Tensor, "2 q 1 e"]
+    ) -> tuple[Float[Tensor, "*b q h e"], Float[Tensor, "*b q kv e"], Float[Tensor, "*b q kv e"]]:
         """Queries, keys (both rotated) and values of the given rows."""
         spec = self.spec
         qkv = self.qkv(F.rms_norm(x, (spec.hidden,), self.attention_norm, spec.norm_eps))
@@ -85,11 +90,11 @@ class Layer(nn.Module):
         q, k = rotated.split((spec.heads, spec.kv_heads), dim=-2)
         return q, k, qkv[..., spec.heads + spec.kv_heads :, :]
 
-    def finish(self, x: Float[Tensor, "q d"], attended: Float[Tensor, "q d"]) -> Float[Tensor, "q d"]:
+    def finish(self, x: Float[Tensor, "*b q d"], attended: Float[Tensor, "*b q d"]) -> Float[Tensor, "*b q d"]:
         """Residual of the attention's output projection, then of the feed-forward."""
         x = x + self.out(attended)
         gate, up = self.gate_up(F.rms_norm(x, (self.spec.hidden,), self.mlp_norm, self.spec.norm_eps)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        return x + self.down(F.silu(gate).mul_(up))
 
 
 class Layers(nn.ModuleList):
@@ -211,9 +216,9 @@ class Transformer(nn.Module):
         k_all, v_all = step.cache.write(index, rows, k, v)
         if step.observer is None:
             return attention(q, k_all, v_all)
-        weights = attention_weights(q, k_all)
+        attended, weights = observed_attention(q, k_all, v_all)
         step.observer(index, weights)
-        return weigh(weights, v_all)
+        return attended
 
     def packed_sources(self, steps: Sequence[StepInput]) -> Int[Tensor, " p"]:
         """Where the predicted rows' sources stand in the packed rows (device indices)."""
@@ -233,19 +238,21 @@ class Transformer(nn.Module):
 
 
 def rope_table(spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "2 n 1 e"]:
-    """cos and sin of position x theta^(-2i/e), both halves alike (rotate-half convention of both families)."""
+    """cos and sin of position x theta^(-2i/e) for both halves (rotate-half convention of both families), the sines of
+    the first half negated: what a row's first half is given of its second one.
+    """
     exponent = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
     angles = torch.arange(rows, dtype=torch.float64)[:, None] * spec.rope_theta**-exponent
-    angles = torch.cat([angles, angles], dim=-1)[:, None]
-    return torch.stack([angles.cos(), angles.sin()]).to(device, torch.promote_types(dtype, torch.float32))
+    cos, sin = torch.cat([angles.cos()] * 2, dim=-1), torch.cat([-angles.sin(), angles.sin()], dim=-1)
+    return torch.stack([cos, sin])[:, :, None].to(device, torch.promote_types(dtype, torch.float32))
 
 
-def rotate(x: Float[Tensor, "*n h e"], rope: Float[Tensor, "2 *n 1 e"]) -> Float[Tensor, "*n h e"]:
+def rotate(x: Float[Tensor, "*b q h e"], rope: Float[Tensor, "2 q 1 e"]) -> Float[Tensor, "*b q h e"]:
     """Rotary embedding, in float32 or wider whatever the model's dtype (LLaDA's `rope_full_precision`)."""
     cos, sin = rope
     wide = x.to(rope.dtype)
     left, right = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat([-right, left], dim=-1) * sin).to(x.dtype)
+    return (wide * cos).addcmul_(torch.cat([right, left], dim=-1), sin).to(x.dtype)
 
 
 def attention(
@@ -264,9 +271,28 @@ def attention(
 def attention_weights(q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"]) -> Float[Tensor, "h q t"]:
     """The softmax weights that `attention` never writes out; in float32 or wider."""
     scores = group_queries(q, k.shape[1]) @ k.permute(1, 2, 0)
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    weights = torch.softmax(scores.to(wide).mul_(1 / math.sqrt(q.shape[-1])), dim=-1)
+    weights = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(1 / math.sqrt(q.shape[-1]))
+    # In place: on a CPU a new tensor of this size costs its page faults, twice the time of the softmax itself.
+    torch.softmax(weights, dim=-1, out=weights)
     return weights.unflatten(1, (-1, q.shape[0])).flatten(0, 1)
+
+
+def observed_attention(
+    q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"], v: Float[Tensor, "t kv e"]
+) -> tuple[Float[Tensor, "q d"], Float[Tensor, "q t"]]:
+    """Attention with its weights averaged over heads. The heads come some at a time: all of their weights together
+    would be the largest thing in memory.
+    """
+    group = q.shape[1] // k.shape[1]
+    at_once = max(1, WEIGHTS_BYTES // (4 * group * q.shape[0] * k.shape[0]))
+    parts = zip(q.split(group * at_once, dim=1), k.split(at_once, dim=1), v.split(at_once, dim=1), strict=True)
+    attended, total = [], None
+    for q_some, k_some, v_some in parts:
+        weights = attention_weights(q_some, k_some)
+        attended.append(weigh(weights, v_some))
+        total = weights.sum(dim=0) if total is None else total.add_(weights.sum(dim=0))
+    assert total is not None
+    return torch.cat(attended, dim=1), total.div_(q.shape[1])
 
 
 def weigh(weights: Float[Tensor, "h q t"], v: Float[Tensor, "t kv e"]) -> Float[Tensor, "q d"]:

@@ -33,7 +33,7 @@ decodings = st.sampled_from(
 class Echo:
     """A stub model: the logits of row j put all mass on token 100 + j."""
 
-    device = torch.device("cpu")
+    device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self, family):
         self.spec = replace(random_spec(family), vocab=300, mask_id=299, eos_id=298, stop_ids=(298,), bos_id=None)
