@@ -79,8 +79,13 @@ def _tags(tags: Mapping[str, str], entry: Entry | None) -> str:
 
 
 def plots_section(plots: Mapping[str, Path], models: Sequence[str]) -> str:
+    """The section of plots."""
+    return section("plots", "Plots", "", figures(plots, models))
+
+
+def figures(plots: Mapping[str, Path], models: Sequence[str]) -> str:
     """Every plot, as an SVG inside the page."""
-    figures = []
+    drawn = []
     for heading, path in plots.items():
         svg = path.with_suffix(".svg").read_bytes()
         width = re.search(
@@ -90,10 +95,10 @@ def plots_section(plots: Mapping[str, Path], models: Sequence[str]) -> str:
         data = base64.b64encode(svg).decode()
         model = next((f' data-model="{escape(model)}"' for model in models if model in heading), "")
         image = f'<img{size} alt="{escape(heading)}" src="data:image/svg+xml;base64,{data}">'
-        figures.append(
+        drawn.append(
             f"<figure{model}><figcaption>{escape(heading)}</figcaption><div class=scroll>{image}</div></figure>\n"
         )
-    return section("plots", "Plots", "", f'<div class="all">{"".join(figures)}</div>')
+    return f'<div class="all">{"".join(drawn)}</div>'
 
 
 def decoding_section(traces: Sequence[Trace]) -> str:
