@@ -14,6 +14,7 @@ other code or settings make another folder. This module needs no torch, no lm-ev
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -119,16 +120,24 @@ class RunStore:
         """
         return Run(self.folder(config), config, manifest)
 
-    def fail(self, config: Config, error: BaseException) -> None:
+    def fail(self, config: Config, error: BaseException) -> Path:
         """Puts on record that the run of a configuration failed before it could begin, e.g. for want of its weights.
 
         Samples that are there already, and a run that is done or that another process is writing, are left alone.
+        Returns the run's folder.
         """
         folder = self.folder(config)
         with suppress(RunBusyError), files.lock(folder):
             if not (folder / "DONE").exists():
                 _write_config(folder, config)
                 _write_failure(folder, error)
+        return folder
+
+    def clear_failure(self, config: Config) -> None:
+        """Takes back what `fail` put on record of a run that had not begun."""
+        folder = self.folder(config)
+        if (folder / "FAILED").exists() and not (folder / "samples.jsonl").exists():
+            shutil.rmtree(folder)
 
 
 class Run:

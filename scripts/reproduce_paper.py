@@ -7,83 +7,89 @@ make reproduce-paper DRY_RUN=1    the plan alone
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from entry import CONF, EXPECTED, compose_run, entry_point, fail_softly, plain
+from entry import CONF, EXPECTED, compose_run, entry_point, fail, fail_softly, plain
 from omegaconf import DictConfig
 from run import run
 from speed import speed
 from tqdm import tqdm
 
+from evaluation.report import format_table, write_report
+from evaluation.store import RunStore
+
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work: its name, and what does it."""
+    """One piece of work: its name, what does it (and returns its folder), and the configuration it is filed under."""
 
     name: str
-    work: Callable[[], object]
+    work: Callable[[], Path]
+    config: Mapping[str, Any]
 
 
 def main(cfg: DictConfig) -> None:
     config = plain(cfg)
     profile, results = config["profile"], Path(config["results"])
     if config["smoke"]:
-        profile |= profile["smoke"]
+        profile |= profile["smoke"] | {"name": f"{profile['name']}-smoke"}
     jobs = list(plan(profile, results))
     if config["dry_run"]:
         print("\n".join(job.name for job in jobs))
         return
-    failed = [job for job in tqdm(jobs, desc=profile["name"], unit="job", disable=None) if not done(job)]
-    report(profile, results)
+    store, folders, failed = RunStore(results / "runs"), [], []
+    for number, job in enumerate(tqdm(jobs, desc=profile["name"], unit="job", disable=None), 1):
+        print(f"[{number}/{len(jobs)}] {job.name}", flush=True)
+        try:
+            folders.append(job.work())
+        except EXPECTED as error:  # one that fails is reported and does not stop the others
+            fail_softly(job.name, error)
+            failed.append(job.name)
+            folders.append(store.fail(job.config, error))
+    report(profile, results, jobs, folders)
     if failed:
-        sys.exit(f"error: {len(failed)} of {len(jobs)} jobs failed: {'; '.join(job.name for job in failed)}")
+        fail(RuntimeError(f"{len(failed)} of {len(jobs)} jobs failed: {'; '.join(failed)}"))
 
 
 def plan(profile: Mapping[str, Any], results: Path) -> Iterator[Job]:
     """Every job of a profile, a model at a time: first its answers to a benchmark by every row, then their speed."""
     common = [*profile["common"], f"device={profile['device']}"]
+    sizes = [f"limit={profile['limit']}", f"batch_size={profile['batch_size']}", "trace=true"]
     for model in profile["models"]:
         for benchmark in profile["benchmarks"]:
             chosen = [f"model={model}", f"benchmark={benchmark}", *common]
             for row in profile["rows"]:
-                sizes = [f"limit={profile['limit']}", f"batch_size={profile['batch_size']}"]
                 config = compose_run([*row.split(), *chosen, *sizes])
-                yield Job(f"run {model} {benchmark} {row}", partial(run, config, results))
+                yield Job(f"{model} {benchmark} {row}", partial(answers, config, results), config)
             configs = [compose_run([*row.split(), *chosen]) for row in profile["rows"]]
             work = partial(speed, configs, profile["prompts"], profile["warmup"], results)
-            yield Job(f"speed {model} {benchmark}", work)
+            yield Job(f"{model} {benchmark} speed of all rows", work, configs[0] | {"method": {"name": "speed"}})
 
 
-def done(job: Job) -> bool:
-    """Do a job; one that fails is reported and does not stop the others."""
-    try:
-        job.work()
-    except EXPECTED as error:
-        fail_softly(job.name, error)
-        return False
-    return True
+def answers(config: Mapping[str, Any], results: Path) -> Path:
+    """The folder of a scored run."""
+    return run(config, results)[0]
 
 
-def report(profile: Mapping[str, Any], results: Path) -> None:
-    """Write tables and plots, print the main table, and say where everything is."""
-    from evaluation.report import format_table, write_report
-
+def report(profile: Mapping[str, Any], results: Path, jobs: Sequence[Job], folders: Sequence[Path]) -> None:
+    """Write tables and plots, print the main table and what the figures say, and where everything is."""
     out = results / profile["name"]
     paths = write_report(
         results / "runs",
         out,
         profile["title"],
-        models=profile["models"],
-        benchmarks=profile["benchmarks"],
+        folders=folders,
+        defaults={job.config["method"]["name"]: job.config["method"] for job in jobs},
         reference=Path(CONF) / "reference",
     )
-    print(format_table(paths.main))
-    print(f"\ntables, plots and page: {out}")
+    print(f"\n{format_table(paths.main)}\n")
+    for line in [*paths.findings, *(f"note: {note}" for note in paths.notes)]:
+        print(line)
+    print(f"\ntables and plots: {out}\npage: {paths.page}")
 
 
 if __name__ == "__main__":

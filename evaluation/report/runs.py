@@ -171,8 +171,11 @@ def read_runs(
     models: Collection[str] = (),
     benchmarks: Collection[str] = (),
     methods: Collection[str] = (),
+    folders: Collection[Path] | None = None,
 ) -> list[Run]:
     """Every run under a folder, in the order of its path; an empty filter lets everything through.
+
+    `folders`, where given, are the only runs that are read.
 
     A measurement of speed is kept whatever its methods: its reference is needed, and rows are filtered later.
 
@@ -181,10 +184,12 @@ def read_runs(
     """
     root = Path(root)
     runs = [_checked(loaded, loaded.folder.relative_to(root).as_posix()) for loaded in load_runs(root)]
+    only = None if folders is None else {folder.resolve() for folder in folders}
     return [
         run
         for run in runs
-        if (not models or run.model in models)
+        if (only is None or run.loaded.folder.resolve() in only)
+        and (not models or run.model in models)
         and (not benchmarks or run.benchmark in benchmarks)
         and (not methods or run.is_speed or run.method in methods)
     ]

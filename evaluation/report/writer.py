@@ -102,6 +102,7 @@ def write_report(
     models: Collection[str] = (),
     benchmarks: Collection[str] = (),
     methods: Collection[str] = (),
+    folders: Collection[Path] | None = None,
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
     reference: Path | str | None = None,
 ) -> ReportPaths:
@@ -112,6 +113,7 @@ def write_report(
         out: folder of the report; its subfolder `plots` is emptied of plots that this report does not have.
         title: heading of the report.
         models, benchmarks, methods: names to keep; empty keeps all.
+        folders: the only runs to read; None reads all.
         defaults: settings by method name; the main table shows a method with these where it was run so.
         reference: folder of published figures (conf/reference); None leaves them out.
 
@@ -120,7 +122,7 @@ def write_report(
     """
     out = Path(out)
     published = read_published(reference) if reference else None
-    runs = read_runs(runs_root, models=models, benchmarks=benchmarks, methods=methods)
+    runs = read_runs(runs_root, models=models, benchmarks=benchmarks, methods=methods, folders=folders)
     found = [entry for entry in entries(runs) if not methods or entry.method.partition("(")[0] in methods]
     rows = main_entries(found, defaults)
     main, sweep, said, traced = frame(rows), sweep_rows(found), notes(runs, found), traces(rows)
