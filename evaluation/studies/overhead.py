@@ -1,0 +1,263 @@
+"""What does deciding cost, and with what does it grow? (arXiv 2603.18489's claim: not with context length nor depth.)
+
+Every method decodes on random-weights models of given shape, one axis varied at a time; its decision time a step is
+held against the formula of docs/methods.md, both as slopes on logarithmic axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from entropycache import CachePolicy, Decoding, Generation, ModelSpec, generate
+from entropycache.models.transformer import Transformer
+from evaluation.report.plots import legend_below, logarithmic, panels, save
+from evaluation.report.style import base, style, title
+from evaluation.speed import unfused_seconds
+from evaluation.studies.result import Frames, StudyResult, Table
+
+AXES = {"rows": "rows (prompt + canvas)", "layers": "layers", "vocab": "vocabulary", "hidden": "hidden size"}
+FLAT = 0.10  # a change over an axis by less than this is called none
+CLOSE = 0.35  # slopes that differ by less than this are called alike
+CAPTION = (
+    "Random weights; one axis varied, the others at {base}. {gen} tokens in {steps} steps; settings that make every "
+    "step after the first a partial one. Decision time: a step's time spent only to decide what to compute, median of "
+    "{repeats} generations taken in turn; unfused: what the slower attention path of methods that read attention costs "
+    "beyond that. Slope: of time over the axis, both logarithmic (0: flat, 1: in proportion). Formula: the operations "
+    "that docs/methods.md counts, with the rows that were computed: entropycache c·V, d2cache L·(h + 1)·q·T + G², "
+    "elastic_cache L·(h·q·T + w·T)."
+)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Settings: the values of each axis (the others stay at `base`), the methods (overrides to run.yaml), tokens and
+    steps of a generation, and generations of each.
+    """
+
+    base: Mapping[str, int]
+    axes: Mapping[str, Sequence[int]]
+    head_dim: int
+    methods: Sequence[str]
+    gen_length: int
+    steps: int
+    repeats: int
+    seed: int = 0
+    name: str = "overhead"
+
+    def __post_init__(self) -> None:
+        for where, names in (("base", self.base), ("axes", self.axes)):
+            if set(names) != set(AXES):
+                raise ValueError(f"study.{where} must give {', '.join(AXES)}, not {', '.join(names)}")
+        for hidden in (self.base["hidden"], *self.axes["hidden"]):
+            if hidden % self.head_dim:
+                raise ValueError(f"hidden size {hidden} is not a multiple of study.head_dim={self.head_dim}")
+        for rows in (self.base["rows"], *self.axes["rows"]):
+            if rows <= self.gen_length:
+                raise ValueError(f"{rows} rows leave no prompt before a canvas of {self.gen_length}")
+
+    @property
+    def points(self) -> list[dict[str, int]]:
+        """The shapes, each once: the base, and every axis's values."""
+        found = [dict(self.base)]
+        for axis, values in self.axes.items():
+            found += [{**self.base, axis: value} for value in values]
+        return [point for place, point in enumerate(found) if point not in found[:place]]
+
+    @property
+    def generations(self) -> int:
+        """How many generations there will be, the first round, which warms up, included."""
+        return (self.repeats + 1) * len(self.points) * len(self.methods)
+
+    def measure(
+        self, policies: Mapping[str, CachePolicy], device: str = "cpu", progress: Callable[[], Any] = lambda: None
+    ) -> Frames:
+        """`points`: median decision seconds a step, the unfused part, the share of generation time and the formula's
+        operations a step, a row a shape and method. Timings take turns over shapes and methods.
+        """
+        decoding = Decoding(self.gen_length, block_length=self.gen_length, steps=self.steps)
+        models = [self.random_model(point, device) for point in self.points]
+        taken: dict[tuple[int, str], list[dict[str, float]]] = {}
+        for repeat in range(self.repeats + 1):
+            for place, (point, model) in enumerate(zip(self.points, models, strict=True)):
+                for label, policy in policies.items():
+                    prompt = self.prompt(point)
+                    generation = generate(model, prompt, policy, decoding)
+                    if repeat:
+                        taken.setdefault((place, label), []).append(costs(model, generation))
+                    progress()
+        rows = []
+        for (place, label), seen in taken.items():
+            point, middle = self.points[place], pd.DataFrame(seen).median().to_dict()
+            operations = self.formula(method_label(label), point, middle["computed"])
+            rows.append({"method": method_label(label), **point, **middle, "operations": operations})
+        return {"points": pd.DataFrame(rows)}
+
+    def random_model(self, point: Mapping[str, int], device: str) -> Transformer:
+        """A LLaDA of a given shape with random weights."""
+        heads = point["hidden"] // self.head_dim
+        spec = ModelSpec(
+            family="llada",
+            layers=point["layers"],
+            hidden=point["hidden"],
+            heads=heads,
+            kv_heads=heads,
+            intermediate=3 * point["hidden"],
+            vocab=point["vocab"],
+            rope_theta=1e4,
+            norm_eps=1e-5,
+            qkv_bias=False,
+            tied=False,
+            max_positions=point["rows"],
+            mask_id=point["vocab"] - 1,
+            eos_id=point["vocab"] - 2,
+            stop_ids=(point["vocab"] - 2,),
+            bos_id=None,
+            shift=0,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return Transformer(spec).to(device).requires_grad_(False).eval()
+
+    def prompt(self, point: Mapping[str, int]) -> list[int]:
+        """Random tokens before the canvas."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randint(0, point["vocab"] - 2, (point["rows"] - self.gen_length,), generator=generator).tolist()
+
+    def formula(self, method: str, point: Mapping[str, int], computed: float) -> float:
+        """Operations a step that deciding takes, from the mean rows computed a step; constants are left out."""
+        layers, rows, heads = point["layers"], point["rows"], point["hidden"] // self.head_dim
+        committed, window = self.gen_length / self.steps, self.gen_length / 2
+        return {
+            "entropycache": committed * point["vocab"],
+            "d2cache": layers * (heads + 1) * computed * rows + self.gen_length**2,
+            "elastic_cache": layers * (heads * computed * rows + window * rows),
+        }.get(base(method), 1.0)
+
+    def report(self, measured: Frames, folder: Path) -> StudyResult:
+        points = measured["points"]
+        slopes = pd.concat([self.slope_table(axis, points) for axis in AXES], ignore_index=True)
+        return StudyResult(
+            name=self.name,
+            title="Does the overhead stay flat?",
+            caption=CAPTION.format(
+                base=", ".join(f"{value:,} {AXES[axis]}" for axis, value in self.base.items()),
+                gen=self.gen_length,
+                steps=self.steps,
+                repeats=self.repeats,
+            ),
+            conclusion=conclude(slopes),
+            tables=[
+                Table("overhead", "What deciding grows with", slopes, ("change",)),
+                Table("overhead_points", "Decision time by shape", points.drop(columns="operations"), ("share",)),
+            ],
+            plots={"Decision time against the model's and the sequence's size": draw(self, points, folder)},
+        )
+
+    def along(self, axis: str, points: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Each method's points along one axis, in its order."""
+        others = [other for other in AXES if other != axis]
+        on = points[(points[others] == pd.Series({other: self.base[other] for other in others})).all(axis=1)]
+        for method, part in on[on[axis].isin(self.axes[axis])].groupby("method", sort=False):
+            yield str(method), part.sort_values(axis)
+
+    def slope_table(self, axis: str, points: pd.DataFrame) -> pd.DataFrame:
+        """Decision time at both ends of an axis, its change, its slope and the formula's."""
+        rows = []
+        for method, part in self.along(axis, points):
+            first, last = part.iloc[0], part.iloc[-1]
+            if base(method) == "full_recompute":
+                continue
+            rows.append(
+                {"method": method, "axis": axis, "from": first[axis], "to": last[axis]}
+                | {"first_us": 1e6 * first["decision"], "last_us": 1e6 * last["decision"]}
+                | {"change": last["decision"] / first["decision"] - 1}
+                | {"slope": slope(part[axis], part["decision"]), "formula": slope(part[axis], part["operations"])}
+                | {"correlation": correlation(part["operations"], part["decision"])}
+            )
+        return pd.DataFrame(rows)
+
+
+def method_label(overrides: str) -> str:
+    """ "method=d2cache method.current_k=8" -> "d2cache": the name alone, the settings are on record."""
+    return overrides.split()[0].removeprefix("method=")
+
+
+def costs(model: Transformer, generation: Generation) -> dict[str, float]:
+    """Seconds a step spent deciding, the unfused attention path's beside it, and the share of the generation."""
+    parts = generation.seconds
+    decision = sum(parts[phase] for phase in ("plan", "observer", "entropy", "observe"))
+    unfused = unfused_seconds(model, generation) if parts["observer"] else 0.0
+    steps = generation.nfe
+    return {
+        "decision": decision / steps,
+        "unfused": unfused / steps,
+        "step": generation.total_seconds / steps,
+        "share": (decision + unfused) / generation.total_seconds,
+        "computed": generation.rows_computed / steps,
+    }
+
+
+def slope(x: pd.Series, y: pd.Series) -> float:
+    """Least-squares slope of log y over log x."""
+    return float(np.polyfit(np.log(x.to_numpy(float)), np.log(y.to_numpy(float)), 1)[0])
+
+
+def correlation(operations: pd.Series, seconds: pd.Series) -> float:
+    """Pearson's of time with the formula's operations: 1 where time is a fixed cost plus so much an operation."""
+    if operations.nunique() < 2:
+        return math.nan
+    return float(np.corrcoef(operations.to_numpy(float), seconds.to_numpy(float))[0, 1])
+
+
+def conclude(slopes: pd.DataFrame) -> list[str]:
+    """Two sentences: the method's own claim, and the others beside their formulas."""
+    table = {(line["method"], line["axis"]): line for line in slopes.to_dict("records")}
+    said = []
+    for axis in ("rows", "layers"):
+        own = table["entropycache", axis]
+        word = "does not change" if abs(own["change"]) < FLAT else ("grows" if own["change"] > 0 else "falls")
+        said.append(f"{word} from {own['from']:,.0f} to {own['to']:,.0f} {axis} ({100 * own['change']:+.0f} %)")
+    vocab = table["entropycache", "vocab"]
+    others = []
+    for method in (name for name in ("d2cache", "elastic_cache") if (name, "rows") in table):
+        pairs = {axis: table[method, axis] for axis in ("rows", "layers")}
+        parts = [f"{one['slope']:.2f} over {axis} (formula {one['formula']:.2f})" for axis, one in pairs.items()]
+        alike = all(abs(one["slope"] - one["formula"]) < CLOSE for one in pairs.values())
+        others.append(f"{title(method)} {'as' if alike else 'not as'} its formula, {', '.join(parts)}")
+    return [
+        f"EntropyCache's decision time {' and '.join(said)}; its slope over the vocabulary is {vocab['slope']:.2f}, "
+        f"its correlation with V {vocab['correlation']:.3f}.",
+        f"Slopes of the methods that read attention: {'; '.join(others) or 'not measured'}.",
+    ]
+
+
+def draw(study: Overhead, points: pd.DataFrame, folder: Path) -> Path:
+    """Decision time a step along every axis, and its share of the time along the rows."""
+    with panels(len(AXES) + 1, columns=3, size=(3.8, 3.2)) as (figure, axes):
+        for ax, axis in zip(axes, AXES, strict=False):
+            for method, part in study.along(axis, points):
+                if base(method) == "full_recompute":
+                    continue
+                look = style(method)
+                kind: Any = {"color": look.colour, "marker": look.marker, "linestyle": look.line, "markersize": 5}
+                ax.plot(part[axis], 1e6 * part["decision"], label=title(method), **kind)
+                if axis == "rows":
+                    axes[-1].plot(part[axis], 100 * part["share"], **kind)
+            logarithmic(ax, "x")
+            logarithmic(ax, "y")
+            ax.set_xticks(study.axes[axis], [f"{value:,}" for value in study.axes[axis]], rotation=30)
+            ax.set(xlabel=AXES[axis], ylabel="deciding, µs a step")
+        logarithmic(axes[-1], "x")
+        axes[-1].set_xticks(study.axes["rows"], [f"{value:,}" for value in study.axes["rows"]], rotation=30)
+        axes[-1].set(xlabel=AXES["rows"], ylabel="share of the time, unfused attention included (%)")
+        legend_below(figure, axes, columns=5)
+        figure.suptitle("Random weights, one axis varied at a time")
+        return save(figure, folder, "overhead")
