@@ -46,6 +46,9 @@ def entry_point(task: Callable[[DictConfig], object], config_name: str) -> None:
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below, not Hydra's printer
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    here, paths = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if here not in paths:  # the processes that launchers start look for this module
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
 
     @wraps(task)
@@ -135,6 +138,14 @@ def plain(cfg: Any) -> dict[str, Any]:
     container = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
+
+
+def own_gpu(cfg: DictConfig) -> None:
+    """Take a GPU for this process where the launcher asks for that (`own_gpu`) and the run is on one."""
+    from evaluation.devices import take_gpu
+
+    if cfg.own_gpu and str(cfg.device).startswith("cuda"):
+        take_gpu()
 
 
 def generation_config(cfg: DictConfig) -> dict[str, Any]:

@@ -10,51 +10,117 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from entry import EXPECTED, answerer, entry_point, generation_config, keyed, manifest, questions
+from entry import (
+    EXPECTED,
+    answerer,
+    build,
+    entry_point,
+    generation_config,
+    keyed,
+    manifest,
+    own_gpu,
+    plain,
+    questions,
+)
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from evaluation.files import read_json, read_lines
+from evaluation.files import RunBusyError, read_json, read_lines
 from evaluation.score import score_run
 from evaluation.scorers import SCORERS
+from evaluation.shards import Shard, merge, unfinished
 from evaluation.statistics import figures
-from evaluation.store import RunStore
+from evaluation.store import Run, RunStore
+
+Scores = Mapping[str, Any]
 
 
 def main(cfg: DictConfig) -> Path:
     config, results = generation_config(cfg), Path(cfg.results)
+    own_gpu(cfg)
+    scores: Scores | None
     try:
-        folder, scores = run(config, results, cfg.allow_code_execution)
+        if cfg.shards == 1 and not cfg.shard:
+            folder, scores = run(config, results, cfg.allow_code_execution)
+        else:
+            folder, scores = run_shards(config, results, cfg.shards, cfg.shard, cfg.allow_code_execution)
     except EXPECTED as error:
         if HydraConfig.get().mode == RunMode.MULTIRUN:  # among others it is shown as failed, not passed over
             RunStore(results / "runs").fail(config, error)
         raise
-    print(f"{folder}: {summary_line(folder, scores)}")
+    if scores is not None:
+        print(f"{folder}: {summary_line(folder, scores)}")
+        if tracker := plain(cfg).get("tracker"):
+            print(f"{tracker['name']}: {build(tracker).log_run(folder)}")
     return folder
 
 
-def run(config: Mapping[str, Any], results: Path, allow_code_execution: bool = False) -> tuple[Path, Mapping[str, Any]]:
+def run(config: Mapping[str, Any], results: Path, allow_code_execution: bool = False) -> tuple[Path, Scores]:
     """Make, or take up, the run of a configuration; returns its folder and its scores.
 
     A finished run is not run again, nor scored again; `scripts/score.py` does the latter.
     """
-    from evaluation.generate import generate_run
+    answering, asked, key, record = prepare(config, allow_code_execution)
+    runs = RunStore(results / "runs")
+    with runs.open(key, record) as store:
+        runs.clear_failure(config)
+        made = bool(store.missing)
+        make(store, answering, asked, config)
+    return store.folder, scored(store.folder, made, allow_code_execution)
 
+
+def run_shards(
+    config: Mapping[str, Any], results: Path, shards: int, shard: int | None, allow_code_execution: bool = False
+) -> tuple[Path, Scores | None]:
+    """Make, or take up, one shard of a run, or all of them in turn; whoever finds all shards done makes the run of them
+    and scores it. The scores are None for the others, which say what is still missing.
+    """
+    answering, asked, key, record = prepare(config, allow_code_execution)
+    folder = RunStore(results / "runs").folder(key)
+    finished = (folder / "DONE").exists()
+    if not finished:
+        for number in range(shards) if shard is None else [shard]:
+            with Shard(results, key, record, number, shards) as store:
+                make(store, answering, asked, config, f" {number} of {shards}")
+        if missing := unfinished(results, key, shards):
+            named = ", ".join(map(str, missing))
+            print(f"{store.folder}: done; of {shards} shards these are still missing: {named}")
+            return folder, None
+    try:
+        merge(results, key, record, shards)
+    except RunBusyError:
+        print(f"{folder}: all {shards} shards are done; another process is putting them together")
+        return folder, None
+    return folder, scored(folder, not finished, allow_code_execution)
+
+
+def prepare(config: Mapping[str, Any], allow_code_execution: bool) -> tuple[Any, list[Any], dict[str, Any], Any]:
+    """What answers, what is asked, and the configuration and manifest that the run is filed with."""
     check_permission(config["benchmark"]["name"], allow_code_execution)
     answering = answerer(config)
     task, asked = questions(config, answering.chat_template())
-    with RunStore(results / "runs").open(keyed(config), manifest(config, task, asked)) as store:
-        name = " ".join(config[group]["name"] for group in ("model", "benchmark", "method", "decoding"))
-        done = len(asked) - len(store.missing)
-        with tqdm(total=len(asked), initial=done, desc=name, unit="sample", disable=None) as bar:
-            generate_run(store, answering, asked, progress=lambda sample: bar.update())
-        store.finish()
-    scores = store.folder / "scores.json"
-    if done == len(asked) and scores.exists():
-        return store.folder, read_json(scores)
-    return store.folder, score_run(store.folder, allow_code_execution=allow_code_execution)
+    return answering, asked, keyed(config), manifest(config, task, asked)
+
+
+def make(store: Run, answering: Any, asked: list[Any], config: Mapping[str, Any], which: str = "") -> None:
+    """Generate what a run, or a shard of one, still lacks, and finish it."""
+    from evaluation.generate import generate_run
+
+    name = " ".join(config[group]["name"] for group in ("model", "benchmark", "method", "decoding")) + which
+    done = len(store.samples)
+    with tqdm(total=done + len(store.missing), initial=done, desc=name, unit="sample", disable=None) as bar:
+        generate_run(store, answering, asked, progress=lambda sample: bar.update())
+    store.finish()
+
+
+def scored(folder: Path, made: bool, allow_code_execution: bool) -> Scores:
+    """The scores of a finished run: those there are, unless samples were `made` since."""
+    scores = folder / "scores.json"
+    if not made and scores.exists():
+        return read_json(scores)
+    return score_run(folder, allow_code_execution=allow_code_execution)
 
 
 def check_permission(benchmark: str, allow_code_execution: bool) -> None:

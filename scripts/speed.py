@@ -11,13 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from entry import answerer, compose_run, entry_point, keyed, manifest, plain, questions
+from entry import answerer, compose_run, entry_point, keyed, manifest, own_gpu, plain, questions
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 
 def main(cfg: DictConfig) -> None:
+    from evaluation.devices import check_idle
+
     config = plain(cfg)
+    own_gpu(cfg)
+    if not config["allow_busy_device"]:
+        check_idle(config["device"])
     common = [f"{key}={value}" for key, value in (("seed", config["seed"]), ("device", config["device"]))]
     groups = {"model": config["model"], "benchmark": config["benchmark"]}
     rows = [compose_run([*row.split(), *common], groups) for row in config["rows"]]
