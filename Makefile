@@ -13,7 +13,7 @@ STAMP := .venv/.installed
 flag = $(if $(filter-out 0 false,$($(1))),$(2))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce-paper test test-slow lint bench train-tiny clean
+.PHONY: help setup reproduce-paper test test-slow lint docs bench train-tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,6 +44,10 @@ lint: $(STAMP) ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+docs: $(STAMP) ## the documentation as a site, in site/
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+
 bench: $(STAMP) ## time one step of every method on this machine
 	$(PY) scripts/bench.py $(ARGS)
 
@@ -51,5 +55,5 @@ train-tiny: $(STAMP) ## train the two small checkpoints again (hours)
 	$(PY) scripts/train_tiny.py $(ARGS)
 
 clean: ## remove .venv, caches and unfinished training; results stay
-	rm -rf .venv .train .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info outputs multirun
+	rm -rf .venv .train site .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info outputs multirun
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
