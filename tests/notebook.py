@@ -1,4 +1,4 @@
-"""Runs a notebook's cells in this process. `python -m tests.notebook docs/notebook.ipynb` puts their outputs into it."""
+"""Runs a notebook's cells here; `python -m tests.notebook docs/notebook.ipynb` puts their outputs into it."""
 
 import base64
 import contextlib
