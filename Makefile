@@ -13,7 +13,7 @@ STAMP := .venv/.installed
 flag = $(if $(filter-out 0 false,$($(1))),$(2))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce-paper test test-slow lint docs bench train-tiny clean
+.PHONY: help setup reproduce-paper studies test test-slow lint docs bench train-tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 reproduce-paper: $(STAMP) ## the paper's tables and plots (PROFILE=embedded|paper, SMOKE=1: minutes, DRY_RUN=1: the plan alone)
 	$(PY) scripts/reproduce_paper.py profile=$(PROFILE) $(call flag,SMOKE,smoke=true) $(call flag,DRY_RUN,dry_run=true) $(ARGS)
+
+studies: $(STAMP) ## the paper's premises, measured (PROFILE=embedded|paper), into the profile's report
+	$(PY) scripts/study.py -m study=drift,volatility,overhead,cost,calibrate profile=$(PROFILE) $(ARGS)
 
 test: $(STAMP) ## the test suite, a few minutes on two cores
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses=4 --dist=worksteal $(ARGS)

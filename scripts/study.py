@@ -38,16 +38,23 @@ def measure(study: Any, config: Mapping[str, Any], failed: list[str]) -> Iterato
 
     name = config["study"]["name"]
     if isinstance(study, Overhead):
-        policies = {row: build(plain(hydra.compose("run", row.split()).method)) for row in study.methods}
+        asked = [f"model={models(config)[0].split()[0]}", f"benchmark={config['benchmark']['name']}"]
+        policies = {row: build(plain(hydra.compose("run", [*asked, *row.split()]).method)) for row in study.methods}
         with tqdm(total=study.generations, desc=name, unit="generation", disable=None) as bar:
             yield study.measure(policies, config["device"], progress=bar.update)
         return
-    for model in tqdm(config["models"], desc=name, unit="model", disable=None):
+    for model in tqdm(models(config), desc=name, unit="model", disable=None):
         try:
             yield study.measure(subject(config, model))
         except EXPECTED as error:
             fail_softly(f"{name} {model}", error)
             failed.append(model)
+
+
+def models(config: Mapping[str, Any]) -> list[str]:
+    """The models to study. A profile names them with the benchmarks that each answers; one with none is left out."""
+    named = config["models"]
+    return [model for model, asked in named.items() if asked] if isinstance(named, Mapping) else list(named)
 
 
 def subject(config: Mapping[str, Any], model: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation.files import write_text, writing
-from evaluation.report import page, plots
+from evaluation.report import page, plots, studies
 from evaluation.report.decoding_picture import pictures, traces
 from evaluation.report.entries import Entry, entries, main_entries
 from evaluation.report.findings import findings
@@ -154,6 +154,7 @@ def write_report(
     if traced:
         sections["Step by step"] = page.decoding_section(traced)
     sections |= {table.heading: table.html() for table in tables[1:]}
+    sections |= studies.study_sections(out / "studies")
     if said:
         sections["Notes"] = page.list_section("notes", "Notes", "", said)
     write_text(out / "index.html", page.page(title, lead, sections, [*rows, *found], traced))
@@ -214,6 +215,10 @@ def _overview(
             parts.append(f"## Findings\n\n{FOLLOW}\n\n" + "".join(f"- {line}\n" for line in sentences))
     parts.append("## Plots\n")
     parts += [f"![{heading}]({path.relative_to(out).as_posix()})\n" for heading, path in drawn.items()]
+    studied = studies.read_studies(out / "studies")
+    if studied:
+        parts.append("## Studies\n")
+    parts += [study.markdown(out) for study in studied]
     return "\n".join(parts) + _noted(said)
 
 

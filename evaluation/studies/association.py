@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 def resamples(groups: Sequence[object], seed: int = 0, count: int = RESAMPLES) -> Weights:
     """Weights of the sample itself and of `count` resamples of its groups (`groups` names each observation's)."""
     names, place = np.unique(np.asarray(groups), return_inverse=True)
-    n = len(names)
+    n = max(1, len(names))
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=count if n > 1 else 0)
     return np.concatenate([np.ones((1, n)), drawn])[:, place]
 
@@ -98,6 +98,8 @@ def _ranks(x: Vector, weights: Weights) -> Weights:
 
 
 def _correlation(x: Weights, y: Weights, weights: Weights) -> Vector:
+    if weights.shape[1] < 2:
+        return np.full(len(weights), np.nan)
     total = weights.sum(axis=1, keepdims=True)
     x, y = (values - (weights * values).sum(axis=1, keepdims=True) / total for values in (x, y))
     spread = np.sqrt((weights * x * x).sum(axis=1) * (weights * y * y).sum(axis=1))

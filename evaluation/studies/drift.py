@@ -75,6 +75,8 @@ class Drift:
                 place = {"model": subject.name, "prompt": number, "step": before.state.step}
                 steps.append(place | signals(before) | _named(drift.nanmean(dim=2)))
                 layers += [place | {"layer": i} | _named(drift[:, :, i]) for i in range(drift.shape[2])]
+        if not steps:
+            raise ValueError(f"{subject.name}: every answer took one pass, so that nothing drifts; more steps would do")
         return {"steps": pd.DataFrame(steps), "layers": pd.DataFrame(layers)}
 
     def report(self, measured: Frames, folder: Path) -> StudyResult:

@@ -7,8 +7,11 @@ held against the formula of docs/methods.md, both as slopes on logarithmic axes.
 from __future__ import annotations
 
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import torch
 
 from entropycache import CachePolicy, Decoding, Generation, ModelSpec, generate
 from entropycache.models.transformer import Transformer
+from entropycache.recorder import DECISION_PHASES
 from evaluation.report.plots import legend_below, logarithmic, panels, save
 from evaluation.report.style import base, style, title
 from evaluation.speed import unfused_seconds
@@ -28,11 +32,11 @@ FLAT = 0.10  # a change over an axis by less than this is called none
 CLOSE = 0.35  # slopes that differ by less than this are called alike
 CAPTION = (
     "Random weights; one axis varied, the others at {base}. {gen} tokens in {steps} steps; settings that make every "
-    "step after the first a partial one. Decision time: a step's time spent only to decide what to compute, median of "
-    "{repeats} generations taken in turn; unfused: what the slower attention path of methods that read attention costs "
-    "beyond that. Slope: of time over the axis, both logarithmic (0: flat, 1: in proportion). Formula: the operations "
-    "that docs/methods.md counts, with the rows that were computed: entropycache c·V, d2cache L·(h + 1)·q·T + G², "
-    "elastic_cache L·(h·q·T + w·T)."
+    "step after the first a partial one. Decision time: what a partial step spends only to decide what to compute, "
+    "median over the steps of generations taken in turn; unfused: what the slower attention path of methods that read "
+    "attention costs beyond that, a step of any kind. Slope: of time over the axis, both logarithmic (0: flat, 1: in "
+    "proportion). Formula: the operations that docs/methods.md counts, with the rows that were computed: entropycache "
+    "c·V, d2cache L·(h + 1)·q·T + G², elastic_cache L·(h·q·T + w·T)."
 )
 
 
@@ -56,6 +60,8 @@ class Overhead:
         for where, names in (("base", self.base), ("axes", self.axes)):
             if set(names) != set(AXES):
                 raise ValueError(f"study.{where} must give {', '.join(AXES)}, not {', '.join(names)}")
+        if self.repeats < 2:
+            raise ValueError(f"study.repeats={self.repeats} must be 2 or more: one for single steps, one for shares")
         for hidden in (self.base["hidden"], *self.axes["hidden"]):
             if hidden % self.head_dim:
                 raise ValueError(f"hidden size {hidden} is not a multiple of study.head_dim={self.head_dim}")
@@ -79,25 +85,29 @@ class Overhead:
     def measure(
         self, policies: Mapping[str, CachePolicy], device: str = "cpu", progress: Callable[[], Any] = lambda: None
     ) -> Frames:
-        """`points`: median decision seconds a step, the unfused part, the share of generation time and the formula's
-        operations a step, a row a shape and method. Timings take turns over shapes and methods.
+        """`points`: what deciding costs by shape and method, and the formula's operations. Shapes and methods take
+        turns.
         """
         decoding = Decoding(self.gen_length, block_length=self.gen_length, steps=self.steps)
         models = [self.random_model(point, device) for point in self.points]
-        taken: dict[tuple[int, str], list[dict[str, float]]] = {}
+        steps: dict[tuple[int, str], list[float]] = defaultdict(list)
+        shares: dict[tuple[int, str], list[dict[str, float]]] = defaultdict(list)
         for repeat in range(self.repeats + 1):
-            for place, (point, model) in enumerate(zip(self.points, models, strict=True)):
-                for label, policy in policies.items():
-                    prompt = self.prompt(point)
-                    generation = generate(model, prompt, policy, decoding)
-                    if repeat:
-                        taken.setdefault((place, label), []).append(costs(model, generation))
-                    progress()
+            for (place, model), (label, policy) in product(enumerate(models), policies.items()):
+                # every other one is traced, for the time of single steps; the others tell the share of the whole
+                traced = repeat % 2 == 0
+                generation = generate(model, self.prompt(self.points[place]), policy, decoding, trace=traced)
+                if repeat and traced:
+                    steps[place, label] += partial_steps(generation)
+                elif repeat:
+                    shares[place, label].append(costs(model, generation))
+                progress()
         rows = []
-        for (place, label), seen in taken.items():
-            point, middle = self.points[place], pd.DataFrame(seen).median().to_dict()
-            operations = self.formula(method_label(label), point, middle["computed"])
-            rows.append({"method": method_label(label), **point, **middle, "operations": operations})
+        for (place, label), seen in shares.items():
+            point, method, middle = self.points[place], method_label(label), pd.DataFrame(seen).median().to_dict()
+            operations = self.formula(method, point, middle["computed"])
+            decision = statistics.median(steps[place, label]) if steps[place, label] else 0.0
+            rows.append({"method": method, **point, "decision": decision, **middle, "operations": operations})
         return {"points": pd.DataFrame(rows)}
 
     def random_model(self, point: Mapping[str, int], device: str) -> Transformer:
@@ -132,7 +142,7 @@ class Overhead:
         return torch.randint(0, point["vocab"] - 2, (point["rows"] - self.gen_length,), generator=generator).tolist()
 
     def formula(self, method: str, point: Mapping[str, int], computed: float) -> float:
-        """Operations a step that deciding takes, from the mean rows computed a step; constants are left out."""
+        """Operations that deciding takes in a partial step that computes so many rows; constants are left out."""
         layers, rows, heads = point["layers"], point["rows"], point["hidden"] // self.head_dim
         committed, window = self.gen_length / self.steps, self.gen_length / 2
         return {
@@ -151,7 +161,6 @@ class Overhead:
                 base=", ".join(f"{value:,} {AXES[axis]}" for axis, value in self.base.items()),
                 gen=self.gen_length,
                 steps=self.steps,
-                repeats=self.repeats,
             ),
             conclusion=conclude(slopes),
             tables=[
@@ -190,18 +199,24 @@ def method_label(overrides: str) -> str:
     return overrides.split()[0].removeprefix("method=")
 
 
+def partial_steps(generation: Generation) -> list[float]:
+    """Seconds spent deciding in each step of a traced generation that is no refresh."""
+    return [sum(step.seconds[phase] for phase in DECISION_PHASES) for step in generation.steps if not step.refresh]
+
+
 def costs(model: Transformer, generation: Generation) -> dict[str, float]:
-    """Seconds a step spent deciding, the unfused attention path's beside it, and the share of the generation."""
-    parts = generation.seconds
-    decision = sum(parts[phase] for phase in ("plan", "observer", "entropy", "observe"))
-    unfused = unfused_seconds(model, generation) if parts["observer"] else 0.0
-    steps = generation.nfe
+    """Seconds a step, those of the unfused attention path among them, the share of them spent deciding, the unfused
+    path included, and the mean rows computed in a partial step.
+    """
+    deciding = sum(generation.seconds[phase] for phase in DECISION_PHASES)
+    unfused = unfused_seconds(model, generation) if generation.seconds["observer"] else 0.0
+    rows = generation.rows_total / generation.nfe
+    partial = max(1, generation.nfe - generation.refreshes)
     return {
-        "decision": decision / steps,
-        "unfused": unfused / steps,
-        "step": generation.total_seconds / steps,
-        "share": (decision + unfused) / generation.total_seconds,
-        "computed": generation.rows_computed / steps,
+        "unfused": unfused / generation.nfe,
+        "step": generation.total_seconds / generation.nfe,
+        "share": (deciding + unfused) / generation.total_seconds,
+        "computed": (generation.rows_computed - generation.refreshes * rows) / partial,
     }
 
 

@@ -314,19 +314,19 @@ def test_cost_knows_the_flops_and_finds_the_knee():
 def overhead(**changes):
     axes = {"rows": [24, 48], "layers": [1, 2], "vocab": [32, 64], "hidden": [16, 32]}
     base = {"rows": 24, "layers": 1, "vocab": 32, "hidden": 16}
-    keys = {"base": base, "axes": axes, "head_dim": 16, "gen_length": 8, "steps": 4, "repeats": 1} | changes
-    return Overhead(methods=("method=entropycache method.tau=.inf", "method=full_recompute"), **keys)
+    keys = {"base": base, "axes": axes, "head_dim": 16, "gen_length": 8, "steps": 4, "repeats": 2} | changes
+    return Overhead(methods=("method=entropycache method.tau=inf", "method=full_recompute"), **keys)
 
 
 def test_overhead_measures_every_shape_once_and_compares_slopes(tmp_path):
     study, told = overhead(), []
     policies = {
-        "method=entropycache method.tau=.inf": EntropyCache(math.inf, 2),
+        "method=entropycache method.tau=inf": EntropyCache(math.inf, 2),
         "method=full_recompute": FullRecompute(),
     }
     measured = study.measure(policies, progress=lambda: told.append(1))
     points = measured["points"]
-    assert len(told) == study.generations == 20 and len(points) == 10
+    assert len(told) == study.generations == 30 and len(points) == 10
     cached = points[points["method"] == "entropycache"]
     assert (cached["decision"] > 0).all() and (cached["computed"] < cached["rows"]).all()
     made = points.assign(decision=1e-6 * points["vocab"])  # grows with the vocabulary and nothing else
@@ -355,6 +355,7 @@ def test_formulas_count_what_docs_say():
         (lambda: Cost((8,), (0.5,), 4, 1), "hold 1"),
         (lambda: overhead(gen_length=24), "24 rows leave no prompt"),
         (lambda: overhead(head_dim=12), "head_dim=12"),
+        (lambda: overhead(repeats=1), "repeats=1"),
         (lambda: Subject("m", None, [], {}, {}).prompts(3), "study.prompts=3, but m has 0 questions"),
     ],
 )
