@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from entry import CONF, EXPECTED, compose_run, entry_point, fail, fail_softly, plain
+from entry import CONF, EXPECTED, build, compose_run, entry_point, fail, fail_softly, plain
 from omegaconf import DictConfig
 from run import run
 from speed import speed
@@ -37,9 +37,11 @@ def main(cfg: DictConfig) -> None:
     profile, results = config["profile"], Path(config["results"])
     if config["smoke"]:
         profile |= profile["smoke"] | {"name": f"{profile['name']}-smoke"}
-    jobs = list(plan(profile, results))
+    jobs = list(plan(profile, results, config["allow_code_execution"]))
     if config["dry_run"]:
-        print("\n".join(job.name for job in jobs))
+        for job in jobs:
+            build(job.config["decoding"])  # settings that mean nothing are refused here
+            print(job.name)
         return
     store, folders, failed = RunStore(results / "runs"), [], []
     for number, job in enumerate(tqdm(jobs, desc=profile["name"], unit="job", disable=None), 1):
@@ -55,24 +57,24 @@ def main(cfg: DictConfig) -> None:
         fail(RuntimeError(f"{len(failed)} of {len(jobs)} jobs failed: {'; '.join(failed)}"))
 
 
-def plan(profile: Mapping[str, Any], results: Path) -> Iterator[Job]:
+def plan(profile: Mapping[str, Any], results: Path, allow_code_execution: bool) -> Iterator[Job]:
     """Every job of a profile, a model at a time: first its answers to a benchmark by every row, then their speed."""
     common = [*profile["common"], f"device={profile['device']}"]
     sizes = [f"limit={profile['limit']}", f"batch_size={profile['batch_size']}", "trace=true"]
-    for model in profile["models"]:
-        for benchmark in profile["benchmarks"]:
+    for model, benchmarks in profile["models"].items():
+        for benchmark in benchmarks:
             chosen = [f"model={model}", f"benchmark={benchmark}", *common]
             for row in profile["rows"]:
                 config = compose_run([*row.split(), *chosen, *sizes])
-                yield Job(f"{model} {benchmark} {row}", partial(answers, config, results), config)
+                yield Job(f"{model} {benchmark} {row}", partial(answers, config, results, allow_code_execution), config)
             configs = [compose_run([*row.split(), *chosen]) for row in profile["rows"]]
             work = partial(speed, configs, profile["prompts"], profile["warmup"], results)
             yield Job(f"{model} {benchmark} speed of all rows", work, configs[0] | {"method": {"name": "speed"}})
 
 
-def answers(config: Mapping[str, Any], results: Path) -> Path:
+def answers(config: Mapping[str, Any], results: Path, allow_code_execution: bool) -> Path:
     """The folder of a scored run."""
-    return run(config, results)[0]
+    return run(config, results, allow_code_execution)[0]
 
 
 def report(profile: Mapping[str, Any], results: Path, jobs: Sequence[Job], folders: Sequence[Path]) -> None:

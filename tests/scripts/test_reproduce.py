@@ -74,7 +74,8 @@ def test_a_failing_job_does_not_stop_the_others(script, small_profile, tmp_path)
     assert "failed" in (tmp_path / "embedded" / "main_table.md").read_text()
 
 
-def test_a_dry_run_lists_every_job_and_runs_none(script, tmp_path):
-    code, out, err = script("reproduce_paper.py", "dry_run=true", f"results={tmp_path}")
+@pytest.mark.parametrize(("profile", "jobs"), [("embedded", 8), ("paper", 2 * 6 * 8)])
+def test_a_dry_run_lists_every_job_and_runs_none(script, tmp_path, profile, jobs):
+    code, out, err = script("reproduce_paper.py", "dry_run=true", f"profile={profile}", f"results={tmp_path}")
     assert code == 0, err
-    assert len(out.splitlines()) == 8 and not list(tmp_path.iterdir())
+    assert len(out.splitlines()) == jobs and not list(tmp_path.iterdir())
