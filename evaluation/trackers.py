@@ -8,6 +8,7 @@ time. Each tracker's library is imported only where it is used.
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -106,6 +107,15 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
+def as_image(figure: Figure) -> Any:
+    """A figure as a PIL image: wandb takes no figure that is not pyplot's."""
+    from PIL import Image
+
+    data = io.BytesIO()
+    figure.savefig(data, format="png")
+    return Image.open(data)
+
+
 def need(module: str, extra: str) -> Any:
     """The tracker's library. Raises RuntimeError that says how to install it."""
     try:
@@ -116,8 +126,8 @@ def need(module: str, extra: str) -> Any:
 
 @dataclass(frozen=True)
 class MLflow:
-    """An MLflow tracking server or store: `sqlite:///<file>`, a folder, or a server's address. Files go to the folder
-    `artifacts`, or where the server puts them.
+    """An MLflow store or server: `sqlite:///<file>` or its address (MLflow 3 takes no new runs in plain folders). Files
+    go to the folder `artifacts`, or where the server puts them.
     """
 
     uri: str
@@ -161,8 +171,8 @@ class WandB:
             project=self.project, dir=self.folder, mode=self.mode, id=facts.run.key, name=facts.name,
             config=dict(facts.run.config), resume="allow", settings=wandb.Settings(silent=True),
         )  # fmt: skip
-        plot = facts.plot()
-        run.log({"samples": wandb.Table(dataframe=facts.table), "cost": wandb.Image(plot), **facts.metrics})
+        picture = wandb.Image(as_image(facts.plot()))
+        run.log({"samples": wandb.Table(dataframe=facts.table), "cost": picture, **facts.metrics})
         run.summary.update(facts.metrics)
         for file in facts.files:
             run.save(str(file), base_path=str(file.parent), policy="now")
