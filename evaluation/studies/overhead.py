@@ -29,7 +29,7 @@ from evaluation.studies.result import Frames, StudyResult, Table
 
 AXES = {"rows": "rows (prompt + canvas)", "layers": "layers", "vocab": "vocabulary", "hidden": "hidden size"}
 FLAT = 0.10  # a change over an axis by less than this is called none
-CLOSE = 0.35  # slopes that differ by less than this are called alike
+LINEAR = 0.95  # a time whose correlation with its formula is above this is called to grow as it
 CAPTION = (
     "Random weights; one axis varied, the others at {base}. {gen} tokens in {steps} steps; settings that make every "
     "step after the first a partial one. Decision time: what a partial step spends only to decide what to compute, "
@@ -244,13 +244,17 @@ def conclude(slopes: pd.DataFrame) -> list[str]:
     others = []
     for method in (name for name in ("d2cache", "elastic_cache") if (name, "rows") in table):
         pairs = {axis: table[method, axis] for axis in ("rows", "layers")}
-        parts = [f"{one['slope']:.2f} over {axis} (formula {one['formula']:.2f})" for axis, one in pairs.items()]
-        alike = all(abs(one["slope"] - one["formula"]) < CLOSE for one in pairs.values())
-        others.append(f"{title(method)} {'as' if alike else 'not as'} its formula, {', '.join(parts)}")
+        parts = [
+            f"{one['correlation']:.3f} over {axis} (slope {one['slope']:.2f}, formula {one['formula']:.2f})"
+            for axis, one in pairs.items()
+        ]
+        alike = all(one["correlation"] > LINEAR for one in pairs.values())
+        others.append(f"{title(method)}'s {'does' if alike else 'does not'}, {' and '.join(parts)}")
     return [
         f"EntropyCache's decision time {' and '.join(said)}; its slope over the vocabulary is {vocab['slope']:.2f}, "
         f"its correlation with V {vocab['correlation']:.3f}.",
-        f"Slopes of the methods that read attention: {'; '.join(others) or 'not measured'}.",
+        "Decision time grows as its formula, a fixed cost and so much an operation, by the correlation of the two: "
+        f"{'; '.join(others) or 'not measured'}.",
     ]
 
 

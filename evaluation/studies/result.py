@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,13 +72,22 @@ def write_study(study: Reporter, measured: Frames, folder: Path, settings: Mappi
         "name": result.name,
         "title": result.title,
         "caption": result.caption,
-        "settings": settings,
+        "settings": _plain(settings),
         "conclusion": list(result.conclusion),
         "tables": [{"name": t.name, "heading": t.heading, "shares": list(t.shares)} for t in result.tables],
         "plots": {heading: path.name for heading, path in result.plots.items()},
     }
     write_json(folder / "study.json", record)
     return result
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON knows it, which has no infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def overview(result: StudyResult) -> str:
