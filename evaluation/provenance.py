@@ -19,7 +19,6 @@ GENERATION_SOURCES = (
     "entropycache/**/*.py",
     "baselines/**/*.py",
     "evaluation/generate.py",
-    "evaluation/lm.py",
     "evaluation/benchmarks/**/*.py",
     "evaluation/benchmarks/**/*.yaml",
     "evaluation/benchmarks/**/*.txt",
