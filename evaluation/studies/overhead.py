@@ -102,12 +102,13 @@ class Overhead:
                 elif repeat:
                     shares[place, label].append(costs(model, generation))
                 progress()
-        rows = []
+        rows: list[dict[str, Any]] = []
         for (place, label), seen in shares.items():
             point, method, middle = self.points[place], method_label(label), pd.DataFrame(seen).median().to_dict()
             operations = self.formula(method, point, middle["computed"])
             decision = statistics.median(steps[place, label]) if steps[place, label] else 0.0
-            rows.append({"method": method, **point, "decision": decision, **middle, "operations": operations})
+            found: dict[str, Any] = {"method": method, "decision": decision, "operations": operations}
+            rows.append(found | point | {str(name): value for name, value in middle.items()})
         return {"points": pd.DataFrame(rows)}
 
     def random_model(self, point: Mapping[str, int], device: str) -> Transformer:
