@@ -45,6 +45,8 @@ class D2Cache(CachePolicy):
     step commits nothing). For shifted models the last prompt row is in the set if and only if the first canvas row was
     taken by 1, whatever the rollout says, as there."""
 
+    reads_all_masks = True
+
     def __init__(
         self,
         rollout_p: float = 0.1,
@@ -72,9 +74,8 @@ class D2Cache(CachePolicy):
         self.committed = self.read = self.up = self.compute = state.all_rows[:0]
         self.importance: Float[Tensor, " t"] | None = None
 
-    def extra_bytes(self, spec: ModelSpec, rows: int, gen_length: int, dtype: torch.dtype) -> int:
-        rollout, every_mask = 2 * 4 * rows**2, 3 * 4 * gen_length * spec.vocab
-        return rollout + every_mask + observed_bytes(spec, rows)
+    def extra_bytes(self, spec: ModelSpec, rows: int, dtype: torch.dtype) -> int:
+        return 2 * 4 * rows**2 + observed_bytes(rows)  # the rollout, before and after a layer
 
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
         if self.importance is None:

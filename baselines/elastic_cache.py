@@ -17,7 +17,8 @@ from torch import Tensor
 
 from entropycache.kv_cache import KVCache
 from entropycache.memory import observed_bytes
-from entropycache.models.transformer import AttentionObserver, Model, StepInput, Transformer, observed_attention
+from entropycache.models.attention import observed_attention
+from entropycache.models.transformer import AttentionObserver, Model, StepInput, Transformer
 from entropycache.policy import CachePolicy
 from entropycache.types import Commit, ModelSpec, Plan, SequenceState
 
@@ -61,9 +62,9 @@ class ElasticCache(CachePolicy):
         self.committed = state.all_rows[:0]
         self.tracked_rows = torch.empty((model.spec.layers, 0), dtype=torch.long)
 
-    def extra_bytes(self, spec: ModelSpec, rows: int, gen_length: int, dtype: torch.dtype) -> int:
+    def extra_bytes(self, spec: ModelSpec, rows: int, dtype: torch.dtype) -> int:
         maps = 4 * spec.layers * rows**2
-        return maps + (spec.layers - 1) * rows * spec.hidden * dtype.itemsize + observed_bytes(spec, rows)
+        return maps + (spec.layers - 1) * rows * spec.hidden * dtype.itemsize + observed_bytes(rows)
 
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
         self.settled = (~state.masked).nonzero().squeeze(1)
@@ -176,12 +177,12 @@ class ElasticModel:
         x = model.embed(ids.to(model.device, non_blocking=True))
         rope = table[:, torch.cat([lane.rows for lane in lanes])]
         for index, layer in enumerate(model.layers):
-            sizes = [lane.rows.numel() for lane in lanes]
-            parts = zip(lanes, *(part.split(sizes) for part in layer.project(x, rope)), strict=True)
-            attended, drifted = zip(*(attend(index, *part) for part in parts), strict=True)
-            x = layer.finish(x, attended[0] if len(lanes) == 1 else torch.cat(attended))
+            attended, drifted = self.attend(index, x, rope, lanes)
+            x = layer.finish(x, attended)
+            del attended
             if index == self.spec.layers - 1:
                 break
+            sizes = [lane.rows.numel() for lane in lanes]
             kept = [lane.cache.keep(index, lane.rows, own) for lane, own in zip(lanes, x.split(sizes), strict=True)]
             widened = yes(drifted)
             if any(widened):
@@ -192,6 +193,15 @@ class ElasticModel:
                 x = own[0] if len(lanes) == 1 else torch.cat(own)
                 rope = table[:, torch.cat([lane.rows for lane in lanes])]
         return self.read_out(x, lanes)
+
+    def attend(
+        self, index: int, x: Float[Tensor, "n d"], rope: Float[Tensor, "2 n 1 e"], lanes: Sequence[Lane]
+    ) -> tuple[Float[Tensor, "n d"], tuple[Bool[Tensor, ""] | None, ...]]:
+        """One layer's attention of all sequences, and what their observers say of it."""
+        sizes = [lane.rows.numel() for lane in lanes]
+        parts = zip(lanes, *(part.split(sizes) for part in self.model.layers[index].project(x, rope)), strict=True)
+        attended, drifted = zip(*(attend_one(index, *part) for part in parts), strict=True)
+        return attended[0] if len(lanes) == 1 else torch.cat(attended), drifted
 
     def read_out(self, x: Float[Tensor, "n d"], lanes: Sequence[Lane]) -> Float[Tensor, "p v"]:
         """Logits of the predicted rows, or of every row that the steps asked to compute (`predict_all`)."""
@@ -204,7 +214,7 @@ class ElasticModel:
         return self.model.read_out(x)[sources] if steps[0].predict_all else self.model.read_out(x[sources])
 
 
-def attend(
+def attend_one(
     index: int, lane: Lane, q: Float[Tensor, "q h e"], k: Float[Tensor, "q kv e"], v: Float[Tensor, "q kv e"]
 ) -> tuple[Float[Tensor, "q d"], Bool[Tensor, ""] | None]:
     """Attention of one sequence, and what its observer says of it."""

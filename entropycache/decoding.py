@@ -307,7 +307,11 @@ def timestep_count(masks: int, step: int, steps: int) -> int:
 def token_entropy(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
     """-Σ p ln p of each row's softmax over the full vocabulary, in nats, in float32 or wider: O(v) a row."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.special.entr(wide.softmax(dim=-1)).sum(dim=-1)
+    # ln Z - Σ e^s s / Z with s the distance to the largest logit: one exponential a logit, no logarithm.
+    below = (wide - wide.amax(dim=-1, keepdim=True)).clamp_min_(-1e4)  # e^-1e4 is 0, as e^-inf, and times it not NaN
+    weights = below.exp()
+    total = weights.sum(dim=-1)
+    return total.log() - weights.mul_(below).sum(dim=-1) / total
 
 
 def gumbel(logits: Float[Tensor, "p v"], seed: int, step: int, rows: Int[Tensor, " p"]) -> Float[Tensor, "p v"]:

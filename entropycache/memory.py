@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from entropycache.decoding import Decoding
-from entropycache.models.transformer import WEIGHTS_BYTES, Model
+from entropycache.models.attention import WEIGHTS_BYTES
+from entropycache.models.transformer import ROWS_AT_ONCE, Model
 from entropycache.policy import CachePolicy
 from entropycache.types import ModelSpec
 
@@ -23,19 +24,19 @@ def kept_bytes(spec: ModelSpec, rows: int, dtype: torch.dtype) -> int:
     return 2 * spec.layers * rows * spec.kv_heads * spec.head_dim * dtype.itemsize
 
 
-def observed_bytes(spec: ModelSpec, rows: int) -> int:
-    """What writing out a refresh's attention takes (`transformer.observed_attention`): the weights of some heads,
-    thrice while they are made, and their mean and its next summand.
+def observed_bytes(rows: int) -> int:
+    """What writing out a refresh's attention takes (`transformer.observed_attention`): the weights of some rows before
+    and after they are grouped by heads, and their mean.
     """
-    return 4 * (3 * max(WEIGHTS_BYTES // 4, rows**2 * spec.heads // spec.kv_heads) + 2 * rows**2)
+    return 2 * WEIGHTS_BYTES + 4 * rows**2
 
 
 def working_bytes(spec: ModelSpec, packed: int, read: int, dtype: torch.dtype) -> int:
     """The largest that a step's temporaries get: `packed` rows through the layers, `read` of them through the head."""
     d, size, wide = spec.hidden, dtype.itemsize, max(4, dtype.itemsize)
     rotated = (spec.heads + spec.kv_heads) * spec.head_dim
-    attention = packed * (size * (3 * d + spec.qkv_rows + rotated) + 2 * wide * rotated)
-    feed_forward = packed * size * (3 * d + 3 * spec.intermediate)
+    attention = packed * (size * (3 * d + spec.qkv_rows) + 2 * wide * rotated)
+    feed_forward = size * (5 * packed * d + 3 * min(packed, ROWS_AT_ONCE) * spec.intermediate)
     logits = packed * size * d + read * spec.vocab * (size + 2 * wide)  # raw, widened, and their exponentials
     return max(attention, feed_forward, logits)
 
@@ -45,12 +46,9 @@ def batch_bytes(
 ) -> int:
     """Estimated peak, beside the weights, of sequences of so many rows packed together."""
     window = decoding.window_length if decoding.window == "sliding" else decoding.block
-    read = sum(rows) if predict_all else len(rows) * min(window or decoding.gen_length, decoding.gen_length)
-    kept = sum(
-        kept_bytes(spec, length, dtype) + policy.extra_bytes(spec, length, decoding.gen_length, dtype)
-        for length in rows
-    )
-    return kept + working_bytes(spec, sum(rows), read, dtype)
+    read = decoding.gen_length if policy.reads_all_masks else min(window or decoding.gen_length, decoding.gen_length)
+    kept = sum(kept_bytes(spec, length, dtype) + policy.extra_bytes(spec, length, dtype) for length in rows)
+    return kept + working_bytes(spec, sum(rows), sum(rows) if predict_all else len(rows) * read, dtype)
 
 
 def check_fits(

@@ -24,6 +24,7 @@ class CachePolicy(Protocol):
     """
 
     needs_entropy: bool = False  # whether the engine computes the entropy of the rows just committed
+    reads_all_masks: bool = False  # whether it may have every masked row read, whatever the window
 
     def wrap(self, model: Model) -> Model:
         """The model that runs this method: the given one, unless the method steers inside the forward pass."""
@@ -45,7 +46,7 @@ class CachePolicy(Protocol):
         """What the step committed; `state` is the sequence after it."""
         return None
 
-    def extra_bytes(self, spec: ModelSpec, rows: int, gen_length: int, dtype: torch.dtype) -> int:
+    def extra_bytes(self, spec: ModelSpec, rows: int, dtype: torch.dtype) -> int:
         """The most memory that the method takes for a sequence of `rows` rows beyond keys, values and the usual
         temporaries.
         """

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from entropycache.models.transformer import Transformer, attention, observed_attention
+from entropycache.models.attention import attention, observed_attention
+from entropycache.models.transformer import Transformer
 from evaluation.benchmarks import Request
 from evaluation.comparison import comparable
 from evaluation.files import write_json

@@ -9,7 +9,6 @@ padding row anywhere.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -20,11 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from entropycache.kv_cache import KVCache
+from entropycache.models.attention import attention, observed_attention, rope_table, rotate_
 from entropycache.types import ModelSpec
 
 AttentionObserver = Callable[[int, Float[Tensor, "q t"]], object]
 
-WEIGHTS_BYTES = 8 * 2**20  # of attention weights written out at a time, where an observer asks for them
+ROWS_AT_ONCE = 1024  # through the feed-forward, whose temporaries are the widest
 
 
 @dataclass(frozen=True)
@@ -86,19 +86,26 @@ class Layer(nn.Module):
         spec = self.spec
         qkv = self.qkv(F.rms_norm(x, (spec.hidden,), self.attention_norm, spec.norm_eps))
         qkv = qkv.unflatten(-1, (spec.heads + 2 * spec.kv_heads, spec.head_dim))
-        rotated = rotate(qkv[..., : spec.heads + spec.kv_heads, :], rope)
-        q, k = rotated.split((spec.heads, spec.kv_heads), dim=-2)
-        return q, k, qkv[..., spec.heads + spec.kv_heads :, :]
+        rotate_(qkv[..., : spec.heads + spec.kv_heads, :], rope)
+        first_k, first_v = spec.heads, spec.heads + spec.kv_heads
+        return qkv[..., :first_k, :], qkv[..., first_k:first_v, :], qkv[..., first_v:, :]
 
     def finish(self, x: Float[Tensor, "*b q d"], attended: Float[Tensor, "*b q d"]) -> Float[Tensor, "*b q d"]:
         """Residual of the attention's output projection, then of the feed-forward."""
-        x = x + self.out(attended)
+        x = self.out(attended).add_(x)
+        parts = [self.feed_forward(part).add_(part) for part in x.split(ROWS_AT_ONCE, dim=-2)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+
+    def feed_forward(self, x: Float[Tensor, "*b q d"]) -> Float[Tensor, "*b q d"]:
         gate, up = self.gate_up(F.rms_norm(x, (self.spec.hidden,), self.mlp_norm, self.spec.norm_eps)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate).mul_(up))
+        return self.down(F.silu(gate).mul_(up))
 
 
 class Layers(nn.ModuleList):
     """`nn.ModuleList` whose members are known to be layers."""
+
+    def __getitem__(self, index: int) -> Layer:  # type: ignore[override]
+        return super().__getitem__(index)  # type: ignore[return-value]
 
     def __iter__(self) -> Iterator[Layer]:
         return super().__iter__()  # type: ignore[return-value]
@@ -189,36 +196,32 @@ class Transformer(nn.Module):
         """One step of several sequences, their predicted rows' logits end to end in the order given."""
         for step in steps:
             step.cache.expect(step.compute)
-        sizes = [step.compute.numel() for step in steps]
         ids = torch.cat([step.tokens[step.compute] for step in steps]).to(self.device, non_blocking=True)
         positions = torch.cat([step.compute for step in steps]).to(self.device, non_blocking=True)
-        rows = positions.split(sizes)
+        rows = positions.split([step.compute.numel() for step in steps])
         x = self.embed(ids)
         rope = self.rope(max(step.cache.rows for step in steps))[:, positions]
         for index, layer in enumerate(self.layers):
-            q, k, v = layer.project(x, rope)
-            parts = zip(steps, rows, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
-            attended = [self.attend(index, step, r, *qkv) for step, r, *qkv in parts]
-            x = layer.finish(x, attended[0] if len(attended) == 1 else torch.cat(attended))
+            x = layer.finish(x, self.attend(index, x, rope, steps, rows))
         sources = self.packed_sources(steps)
         return self.read_out(x)[sources] if steps[0].predict_all else self.read_out(x[sources])
 
     def attend(
         self,
         index: int,
-        step: StepInput,
-        rows: Int[Tensor, " q"],
-        q: Float[Tensor, "q h e"],
-        k: Float[Tensor, "q kv e"],
-        v: Float[Tensor, "q kv e"],
-    ) -> Float[Tensor, "q d"]:
-        """Write the rows' keys and values, then let the rows attend to every row of their sequence."""
-        k_all, v_all = step.cache.write(index, rows, k, v)
-        if step.observer is None:
-            return attention(q, k_all, v_all)
-        attended, weights = observed_attention(q, k_all, v_all)
-        step.observer(index, weights)
-        return attended
+        x: Float[Tensor, "n d"],
+        rope: Float[Tensor, "2 n 1 e"],
+        steps: Sequence[StepInput],
+        rows: Sequence[Int[Tensor, " _"]],
+    ) -> Float[Tensor, "n d"]:
+        """One layer's attention: every sequence's computed rows (device indices) to all rows of that sequence.
+
+        A function of its own, so that queries, keys and values are gone when the feed-forward needs the room.
+        """
+        sizes = [own.numel() for own in rows]
+        parts = zip(steps, rows, *(part.split(sizes) for part in self.layers[index].project(x, rope)), strict=True)
+        attended = [attend_one(index, *part) for part in parts]
+        return attended[0] if len(attended) == 1 else torch.cat(attended)
 
     def packed_sources(self, steps: Sequence[StepInput]) -> Int[Tensor, " p"]:
         """Where the predicted rows' sources stand in the packed rows (device indices)."""
@@ -237,77 +240,18 @@ class Transformer(nn.Module):
         return self.head(F.rms_norm(x, (self.spec.hidden,), self.norm, self.spec.norm_eps))
 
 
-def rope_table(spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "2 n 1 e"]:
-    """cos and sin of position x theta^(-2i/e) for both halves (rotate-half convention of both families), the sines of
-    the first half negated: what a row's first half is given of its second one.
-    """
-    exponent = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
-    angles = torch.arange(rows, dtype=torch.float64)[:, None] * spec.rope_theta**-exponent
-    cos, sin = torch.cat([angles.cos()] * 2, dim=-1), torch.cat([-angles.sin(), angles.sin()], dim=-1)
-    return torch.stack([cos, sin])[:, :, None].to(device, torch.promote_types(dtype, torch.float32))
-
-
-def rotate(x: Float[Tensor, "*b q h e"], rope: Float[Tensor, "2 q 1 e"]) -> Float[Tensor, "*b q h e"]:
-    """Rotary embedding, in float32 or wider whatever the model's dtype (LLaDA's `rope_full_precision`)."""
-    cos, sin = rope
-    wide = x.to(rope.dtype)
-    left, right = wide.chunk(2, dim=-1)
-    return (wide * cos).addcmul_(torch.cat([right, left], dim=-1), sin).to(x.dtype)
-
-
-def attention(
-    q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"], v: Float[Tensor, "t kv e"]
+def attend_one(
+    index: int,
+    step: StepInput,
+    rows: Int[Tensor, " q"],
+    q: Float[Tensor, "q h e"],
+    k: Float[Tensor, "q kv e"],
+    v: Float[Tensor, "q kv e"],
 ) -> Float[Tensor, "q d"]:
-    """Fused attention of the given rows over all rows of one sequence.
-
-    Without a mask, the query heads that share a key/value head are just more queries to it: they are laid out along the
-    query axis, and no key or value is repeated.
-    """
-    grouped = group_queries(q, k.shape[1])
-    attended = F.scaled_dot_product_attention(grouped[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[0]
-    return ungroup(attended, q.shape[0])
-
-
-def attention_weights(q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"]) -> Float[Tensor, "h q t"]:
-    """The softmax weights that `attention` never writes out; in float32 or wider."""
-    scores = group_queries(q, k.shape[1]) @ k.permute(1, 2, 0)
-    weights = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(1 / math.sqrt(q.shape[-1]))
-    # In place: on a CPU a new tensor of this size costs its page faults, twice the time of the softmax itself.
-    torch.softmax(weights, dim=-1, out=weights)
-    return weights.unflatten(1, (-1, q.shape[0])).flatten(0, 1)
-
-
-def observed_attention(
-    q: Float[Tensor, "q h e"], k: Float[Tensor, "t kv e"], v: Float[Tensor, "t kv e"]
-) -> tuple[Float[Tensor, "q d"], Float[Tensor, "q t"]]:
-    """Attention with its weights averaged over heads. The heads come some at a time: all of their weights together
-    would be the largest thing in memory.
-    """
-    group = q.shape[1] // k.shape[1]
-    at_once = max(1, WEIGHTS_BYTES // (4 * group * q.shape[0] * k.shape[0]))
-    parts = zip(q.split(group * at_once, dim=1), k.split(at_once, dim=1), v.split(at_once, dim=1), strict=True)
-    attended, total = [], None
-    for q_some, k_some, v_some in parts:
-        weights = attention_weights(q_some, k_some)
-        attended.append(weigh(weights, v_some))
-        total = weights.sum(dim=0) if total is None else total.add_(weights.sum(dim=0))
-    assert total is not None
-    return torch.cat(attended, dim=1), total.div_(q.shape[1])
-
-
-def weigh(weights: Float[Tensor, "h q t"], v: Float[Tensor, "t kv e"]) -> Float[Tensor, "q d"]:
-    """The second half of unfused attention: weighted sums of the values."""
-    grouped = weights.unflatten(0, (v.shape[1], -1)).flatten(1, 2)
-    return ungroup(grouped.to(v.dtype) @ v.transpose(0, 1), weights.shape[1])
-
-
-def group_queries(q: Float[Tensor, "q h e"], kv_heads: int) -> Float[Tensor, "kv gq e"]:
-    """[q, h, e] -> [kv, (h/kv)·q, e]: a key/value head's query heads, one after another."""
-    if q.shape[1] == kv_heads:
-        return q.transpose(0, 1)
-    return q.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
-
-
-def ungroup(attended: Float[Tensor, "kv gq e"], rows: int) -> Float[Tensor, "q d"]:
-    """[kv, (h/kv)·q, e] -> [q, h·e]."""
-    return attended.unflatten(1, (-1, rows)).permute(2, 0, 1, 3).flatten(1)
+    """Write the rows' keys and values, then let the rows attend to every row of their sequence."""
+    k_all, v_all = step.cache.write(index, rows, k, v)
+    if step.observer is None:
+        return attention(q, k_all, v_all)
+    attended, weights = observed_attention(q, k_all, v_all)
+    step.observer(index, weights)
+    return attended

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from entropycache.models.transformer import StepInput, attention, attention_weights, weigh
+from entropycache.models.attention import attention, attention_weights, weigh
+from entropycache.models.transformer import StepInput
 from tests.baselines.golden import GOLDENS, model
 from tests.models import FAMILIES, random_model, random_prompt
 
