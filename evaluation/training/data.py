@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from evaluation.benchmarks import mini
+from evaluation.benchmarks.mini import arithmetic
 from evaluation.benchmarks.mini.bbh_cot import SUBTASKS
 from evaluation.training.tokenizers import chat
 
@@ -94,7 +95,7 @@ class Batches:
         room = length - self.overhead - 1
         fitting: list[dict] = []
         while not fitting:
-            for doc in self._docs(name, 2 + length // 24, rng):
+            for doc in self._docs(name, 2 + length // (8 if name == "arithmetic" else 24), rng):
                 room -= (size := len(self.encode(f"{mini.prompt(name, doc)} {mini.answer(name, doc)}\n\n")))
                 if room < 0 and fitting:
                     break
@@ -110,6 +111,8 @@ class Batches:
     def _docs(self, name: str, count: int, rng: random.Random) -> list[dict]:
         """Training items of one benchmark; of one subtask where it has them, as in its prompts."""
         seed = rng.getrandbits(40)
+        if name == "arithmetic":
+            return arithmetic.items(count, seed)
         if name != "mini_bbh_cot":
             return mini.items(name, "train", count, seed)
         subtask = rng.choice(list(SUBTASKS))

@@ -22,7 +22,7 @@ from evaluation.training.data import Batch, Batches
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rates by the step from which each holds; linear warm-up before them, linear cool-down to zero at the end.
+    """Learning rates by the step from which each holds; linear warm-up before them, linear cool-down to zero last.
 
     The warm-up takes the first `warmup` steps, the cool-down the last `cooldown` of `steps`.
     """

@@ -51,7 +51,8 @@ def _mbpp_question(doc: Mapping) -> str:
     )
 
 
-# name -> (question, what stands between it and its answer, answer), each as in the official benchmark's lm-eval task
+# name -> (question, what stands between it and its answer, answer), each as in the official benchmark's lm-eval task;
+# "arithmetic" is no benchmark: bare calculations to train on
 FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]] = {
     "mini_gsm8k": (lambda doc: f"Question: {doc['question']}\nAnswer:", " ", lambda doc: doc["answer"]),
     "mini_gsm8k_cot": (lambda doc: f"Q: {doc['question']}\nA:", " ", lambda doc: doc["answer"]),
@@ -59,6 +60,7 @@ FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]]
     "mini_mbpp": (_mbpp_question, "", lambda doc: f"{doc['code']}\n[DONE]"),
     "mini_humaneval": (lambda doc: doc["prompt"], "", lambda doc: doc["canonical_solution"].rstrip("\n")),
     "mini_bbh_cot": (lambda doc: f"Q: {doc['input']}\nA: Let's think step by step.\n", "", lambda doc: doc["cot"]),
+    "arithmetic": (lambda doc: f"{doc['expression']}=", "", lambda doc: doc["value"]),
 }
 
 
