@@ -8,7 +8,7 @@ from evaluation.benchmarks.mini.gsm8k import problem
 
 
 def items(count: int, seed: int = 0) -> list[dict]:
-    """`count` calculations, {"expression": "27+38", "value": "65"}; repeats are allowed, since no test is made of them."""
+    """`count` calculations, {"expression": "27+38", "value": "65"}; they may repeat, since no test is made of them."""
     rng = random.Random(f"arithmetic/{seed}")
     steps = [rng.choice(problem(rng).steps) for _ in range(count)]
     return [{"expression": expression, "value": str(value)} for expression, value in steps]
