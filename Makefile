@@ -54,8 +54,8 @@ docs: $(STAMP) ## the documentation as a site, in site/
 bench: $(STAMP) ## time one step of every method on this machine
 	$(PY) scripts/bench.py $(ARGS)
 
-train-tiny: $(STAMP) ## train the two small checkpoints again (hours)
-	$(PY) scripts/train_tiny.py $(ARGS)
+train-tiny: $(STAMP) ## train a small checkpoint again (hours); STEPS=200: its first losses alone, beside the record's
+	$(PY) scripts/train_tiny.py $(if $(STEPS),check=$(STEPS)) $(ARGS)
 
 clean: ## remove .venv, caches and unfinished training; results stay
 	rm -rf .venv .train site .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info outputs multirun

@@ -162,14 +162,14 @@ def test_a_training_in_two_pieces_equals_one_in_one(tmp_path: Path) -> None:
 
 
 def test_the_loss_falls_and_a_stopped_training_is_saved(tmp_path: Path) -> None:
-    trainer = trainer_for("dream", tmp_path, steps=30)
+    trainer = trainer_for("dream", tmp_path, steps=60)
     run(trainer)
     losses = trainer.record.first_losses
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
-    again = trainer_for("dream", tmp_path, steps=100)
+    again = trainer_for("dream", tmp_path, steps=120)
     assert again.resume()
     again.stop()
-    assert run(again).step == 30
+    assert run(again).step == 60
 
 
 def test_schedule_warms_up_holds_and_cools_down() -> None:
