@@ -2,6 +2,7 @@
 
 python scripts/train_tiny.py train=tiny_llada              # to the end of the schedule
 python scripts/train_tiny.py train=tiny_dream minutes=30   # a piece of it
+python scripts/train_tiny.py continue_from=entropycache/assets/tiny_llada  # go on from committed weights and record
 python scripts/train_tiny.py check=200                     # the first 200 losses again, compared with the record's
 """
 
@@ -76,8 +77,7 @@ def main(cfg: DictConfig) -> None:
     model = Transformer(spec_of(cfg, tokenizer))
     initialise(model, cfg.seed)
     model.to(cfg.device)
-    optimizer = cfg.optimizer
-    schedule = Schedule(optimizer.steps, dict(optimizer.lr), optimizer.warmup, optimizer.cooldown)
+    optimizer, schedule = cfg.optimizer, Schedule(dict(cfg.optimizer.lr))
     trainer = Trainer(model, batches, schedule, optimizer.weight_decay, optimizer.clip, ROOT / cfg.work, cfg.threads)
     if cfg.check:
         losses = [trainer.train_step() for _ in tqdm(range(cfg.check), desc="training", unit="step")]
@@ -86,6 +86,9 @@ def main(cfg: DictConfig) -> None:
     parts = OmegaConf.create({key: cfg[key] for key in ("seed", "train", "model", "optimizer", "data")})
     trainer.record.settings = json.loads(json.dumps(OmegaConf.to_container(parts, resolve=True)))
     resumed = trainer.resume()
+    if not resumed and cfg.continue_from:
+        trainer.continue_from(ROOT / cfg.continue_from)
+        resumed = True
     parameters = sum(p.numel() for p in model.parameters())
     where = f"{'resumed at' if resumed else 'from'} step {trainer.step}"
     print(f"{cfg.train.name}: {parameters:,} parameters, {where}", flush=True)

@@ -15,7 +15,7 @@ from evaluation.benchmarks import mini
 from evaluation.training import tokenizers
 from evaluation.training.data import Batch, Batches, Stage
 from evaluation.training.evaluate import decode, final, shots_for
-from evaluation.training.trainer import Record, Schedule, Trainer, Workers, hidden, initialise, loss_of
+from evaluation.training.trainer import Record, Schedule, Trainer, Workers, hidden, initialise, loss_of, write_record
 from tests.conftest import ROOT
 
 ASSETS = ROOT / "entropycache" / "assets"
@@ -59,7 +59,7 @@ def trainer_for(family: str, work: Path, steps: int = 20, threads: int = 1) -> T
     batches = batches_for(family, {96: 1.0})
     model = Transformer(spec_for(family, batches.tokenizer))
     initialise(model, 0)
-    return Trainer(model, batches, Schedule(steps, {0: 1e-3}, 5, 0), 0.01, 1.0, work, threads)
+    return Trainer(model, batches, Schedule({-1: 0.0, 2: 1e-3, steps: 1e-3}), 0.01, 1.0, work, threads)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -172,13 +172,30 @@ def test_the_loss_falls_and_a_stopped_training_is_saved(tmp_path: Path) -> None:
     assert run(again).step == 60
 
 
-def test_schedule_warms_up_holds_and_cools_down() -> None:
-    schedule = Schedule(steps=100, levels={0: 1.0, 50: 0.5}, warmup=10, cooldown=20)
+def test_schedule_is_straight_between_its_knots_and_ends_at_the_last() -> None:
+    schedule = Schedule({-1: 0.0, 9: 1.0, 49: 1.0, 50: 0.5, 80: 0.5, 100: 0.0})
     rates = [schedule.rate(step) for step in range(101)]
+    assert schedule.steps == 100
     assert rates[0] == pytest.approx(0.1)
     assert rates[9:81] == [1.0] * 41 + [0.5] * 31
     assert rates[90] == pytest.approx(0.25)
     assert rates[100] == 0.0
+    with pytest.raises(ValueError, match="no learning rate for step 101"):
+        schedule.rate(101)
+
+
+def test_a_training_goes_on_from_a_checkpoint_and_its_record(tmp_path: Path) -> None:
+    first = run(trainer_for("llada", tmp_path / "first", steps=3))
+    save_checkpoint(first.model, tmp_path / "checkpoint")
+    write_record(first.record, tmp_path / "checkpoint" / "training_record.json")
+    second = trainer_for("llada", tmp_path / "second", steps=5)
+    second.continue_from(tmp_path / "checkpoint")
+    assert second.step == 3
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    run(second)
+    assert second.record.first_losses[:3] == first.record.first_losses
+    assert [piece["last_step"] for piece in second.record.pieces] == [3, 5]
 
 
 def test_decode_fills_every_row_and_stops_after_an_end(tmp_path: Path) -> None:

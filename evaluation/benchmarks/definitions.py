@@ -185,7 +185,7 @@ DEFINITIONS: dict[str, Definition] = {
     "mini_bbh_cot": mini(
         BBH_COT,
         "bbh_cot",
-        gen_length=128,
+        gen_length=64,
         library=None,
         prompt={
             "doc_to_text": "Q: {{input}}\nA: Let's think step by step.\n",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,27 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from entropycache.models.checkpoint import load_model
 from entropycache.models.transformer import Transformer
 from evaluation.training.data import Batch, Batches
 
 
-@dataclass(frozen=True)
 class Schedule:
-    """Learning rates by the step from which each holds; linear warm-up before them, linear cool-down to zero last.
+    """Learning rate by step, counted from 0: straight lines between (step, rate) knots, and done at the last one."""
 
-    The warm-up takes the first `warmup` steps, the cool-down the last `cooldown` of `steps`.
-    """
+    def __init__(self, knots: Mapping[int, float]) -> None:
+        self.knots = sorted(knots.items())
 
-    steps: int
-    levels: Mapping[int, float]
-    warmup: int
-    cooldown: int
+    @property
+    def steps(self) -> int:
+        return self.knots[-1][0]
 
     def rate(self, step: int) -> float:
-        """Learning rate of step `step`, counted from 0."""
-        level = self.levels[max(start for start in self.levels if start <= step)]
-        down = (self.steps - step) / self.cooldown if self.cooldown else 1.0
-        return level * min(1.0, (step + 1) / self.warmup, max(down, 0.0))
+        """Learning rate of one step; raises ValueError for a step outside the knots."""
+        for (start, low), (end, high) in pairwise(self.knots):
+            if start <= step <= end:
+                return low + (high - low) * (step - start) / (end - start)
+        raise ValueError(f"no learning rate for step {step}: knots from {self.knots[0][0]} to {self.knots[-1][0]}")
 
 
 @dataclass
@@ -166,6 +167,14 @@ class Trainer:
         self.record = Record(**state["record"])
         self.record.settings = settings
         return True
+
+    def continue_from(self, checkpoint: Path) -> None:
+        """Take up the training whose weights and record lie in a checkpoint folder; the optimiser starts afresh."""
+        self.model.load_state_dict(load_model(checkpoint).state_dict())
+        settings = self.record.settings
+        self.record = Record(**json.loads((checkpoint / "training_record.json").read_text()))
+        self.record.settings = settings
+        self.step = self.record.pieces[-1]["last_step"]
 
     def stop(self) -> None:
         """End `run` after the step that is under way, its state saved."""
