@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from entropycache import CachePolicy, Decoding, Generation, stream
@@ -24,7 +24,8 @@ class Answerer:
     """Everything that turns a prompt into an answer: model, tokenizer, cache policy, decoding.
 
     `chat` wraps a question in the family's chat template. `bos` puts the family's BOS before a prompt that does not
-    begin with it, so that a prompt never has two. `predict_all` runs the head over every computed row (`generate`).
+    begin with it, so that a prompt never has two. `trace` keeps step records: of every question, of none, or of the
+    first so many. `predict_all` runs the head over every computed row (`generate`).
     """
 
     model: Transformer
@@ -35,7 +36,7 @@ class Answerer:
     bos: bool
     seed: int = 0
     batch_size: int = 1
-    trace: bool = False
+    trace: bool | int = False
     predict_all: bool = False
 
     def chat_template(self) -> Callable[[str], str] | None:
@@ -59,7 +60,7 @@ class Answerer:
             self.policy,
             self.decoding,
             seed=self.seed,
-            trace=self.trace,
+            trace=bool(self.trace),
             batch_size=self.batch_size,
             predict_all=self.predict_all,
         )
@@ -71,23 +72,22 @@ class Answerer:
 
     def samples(self, requests: Sequence[Request]) -> Iterator[tuple[Sample, list[dict[str, Any]] | None]]:
         """Each question's sample as it finishes, with its step records where a trace is kept."""
-        prompts = [self.prompt_ids(request.prompt_text) for request in requests]
-        for index, generation in self.generations(prompts):
-            steps = [step_row(asdict(step)) for step in generation.steps] if self.trace else None
-            yield self.sample(requests[index], generation), steps
+        for traced in (True, False):
+            asked = [request for request in requests if self.traces(request.index) == traced]
+            prompts = [self.prompt_ids(request.prompt_text) for request in asked]
+            for place, generation in replace(self, trace=traced).generations(prompts):
+                steps = [step_row(asdict(step)) for step in generation.steps] if traced else None
+                yield question(asked[place]) | self.answer(generation), steps
 
-    def sample(self, request: Request, generation: Generation) -> Sample:
-        """One line of `samples.jsonl`."""
+    def traces(self, index: int) -> bool:
+        """Whether step records are kept of the question of this index."""
+        return self.trace is True or index < self.trace
+
+    def answer(self, generation: Generation) -> dict[str, Any]:
+        """What a sample records of an answer: the canvas, its text, and what it cost."""
         canvas, ends = generation.tokens.tolist(), self.model.spec.stop_ids
         tokens = generated_tokens(canvas, ends)
         return {
-            "id": request.id,
-            "index": request.index,
-            "subtask": request.subtask,
-            "doc": request.doc,
-            "target": request.target,
-            "prompt": request.prompt_text,
-            "prompt_sha256": hashlib.sha256(request.prompt_text.encode()).hexdigest(),
             "prompt_tokens": generation.prompt_length,
             "tokens": canvas,
             "text": self.text(generation),
@@ -98,6 +98,19 @@ class Answerer:
             "batch_size": generation.batch_size,
             **costs(generation),
         }
+
+
+def question(request: Request) -> dict[str, Any]:
+    """What a sample records of its question."""
+    return {
+        "id": request.id,
+        "index": request.index,
+        "subtask": request.subtask,
+        "doc": request.doc,
+        "target": request.target,
+        "prompt": request.prompt_text,
+        "prompt_sha256": hashlib.sha256(request.prompt_text.encode()).hexdigest(),
+    }
 
 
 def costs(generation: Generation) -> dict[str, Any]:

@@ -3,6 +3,7 @@ prompt.
 
 One prompt's times of all rows are one sample of the run store, so that a killed measurement resumes with the next
 prompt and every ratio stays paired. Ratios and intervals are made from these times by `statistics.speedup`, never here.
+The answers are kept: a run of the same settings need not give them again (`take_answers`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,15 +22,18 @@ from entropycache.models.transformer import Transformer
 from evaluation.benchmarks import Request
 from evaluation.comparison import comparable
 from evaluation.files import write_json
-from evaluation.generate import Answerer, costs
-from evaluation.statistics import generated_tokens
-from evaluation.store import Run
+from evaluation.generate import Answerer, question
+from evaluation.runs import load_run
+from evaluation.store import Config, Run
 
 # The reference decodes one token a step; what its rule and its window then are is part of what is compared.
 REFERENCE_FREE = (
     "method",
     *(f"decoding.{key}" for key in ("name", "rule", "threshold", "factor", "steps", "window", "window_length")),
 )
+
+SHARED = ("model", "benchmark", "seed", "device", "predict_all")  # what a run and a measurement must agree in
+OWN = ("phase_seconds", "unfused_seconds")  # what a measurement records of an answer beyond what a run does
 
 
 @dataclass(frozen=True)
@@ -99,20 +104,15 @@ def seconds_of(answerer: Answerer, prompt: Sequence[int]) -> float:
 
 
 def time_row(answerer: Answerer, request: Request) -> dict[str, Any]:
-    """One row on one prompt: what it cost, how many tokens it gave, and the seconds of each phase."""
-    prompt = answerer.prompt_ids(request.prompt_text)
-    ((_, generation),) = answerer.generations([prompt])
-    cost = costs(generation)
-    if cost["decision_parts"]["observer"] > 0:
-        extra = unfused_seconds(answerer.model, generation)
-        cost["decision_parts"]["unfused_attention"] = extra
-        cost["decision_seconds"] += extra
-    canvas = generation.tokens.tolist()
-    return {
-        "prompt_tokens": len(prompt),
-        "tokens": generated_tokens(canvas, answerer.model.spec.stop_ids),
+    """One row on one prompt: its answer with what that cost, the seconds of each phase, and those that the unfused
+    attention path lost.
+    """
+    ((_, generation),) = answerer.generations([answerer.prompt_ids(request.prompt_text)])
+    answer = answerer.answer(generation)
+    watched = answer["decision_parts"]["observer"] > 0
+    return answer | {
         "phase_seconds": generation.seconds,
-        **cost,
+        "unfused_seconds": unfused_seconds(answerer.model, generation) if watched else None,
     }
 
 
@@ -157,7 +157,8 @@ def _median(call: Callable[[], Any], device: torch.device, repeats: int) -> floa
 def write_speed(run: Run, rows: Sequence[SpeedRow]) -> None:
     """Collect a finished run's times by row into `speed.json`, beside its samples."""
     samples = run.samples
-    columns = ("seconds", "tokens", "steps", "decision_seconds", "rows_computed", "rows_total", "refreshes", "flops")
+    columns = {name: name for name in ("seconds", "rows_computed", "rows_total", "refreshes", "flops")}
+    columns |= {"tokens": "generated_tokens", "nfe": "steps"}
     table = []
     for place, row in enumerate(rows):
         times = [sample["rows"][place] for sample in samples]
@@ -169,8 +170,9 @@ def write_speed(run: Run, rows: Sequence[SpeedRow]) -> None:
                 "method_config": row.config["method"],
                 "decoding": row.config["decoding"]["name"],
                 "decoding_config": row.config["decoding"],
-                **{("nfe" if column == "steps" else column): [t[column] for t in times] for column in columns},
-                "decision_parts": _summed(t["decision_parts"] for t in times),
+                **{column: [t[name] for t in times] for column, name in columns.items()},
+                "decision_seconds": [t["decision_seconds"] + (t["unfused_seconds"] or 0.0) for t in times],
+                "decision_parts": _summed(_decision_parts(t) for t in times),
                 "phase_seconds": _summed(t["phase_seconds"] for t in times),
                 "peak_memory_bytes": max(peaks, default=None),
             }
@@ -188,9 +190,40 @@ def write_speed(run: Run, rows: Sequence[SpeedRow]) -> None:
     )
 
 
+def _decision_parts(times: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by part, the unfused attention among them where there was any."""
+    unfused = times["unfused_seconds"]
+    return times["decision_parts"] | ({} if unfused is None else {"unfused_attention": unfused})
+
+
 def _summed(parts: Any) -> dict[str, float]:
     total: dict[str, float] = {}
     for part in parts:
         for name, seconds in part.items():
             total[name] = total.get(name, 0.0) + seconds
     return total
+
+
+def take_answers(run: Run, measured: Path, config: Config, requests: Sequence[Request], answerer: Answerer) -> None:
+    """Give a run the answers that a paired measurement of the same settings gave, where it lacks them.
+
+    Packing changes no token, so that they are what the run would give; questions of which it keeps step records are
+    left to it. A measurement of other settings, or of other questions, has nothing to give.
+
+    Args:
+        run: the run, open.
+        measured: folder of the measurement.
+        config: the run's configuration, as it is keyed.
+        requests: all questions of the run.
+        answerer: what the run is made with.
+    """
+    found = load_run(measured)
+    mine = {"method": config["method"], "decoding": config["decoding"]}
+    rows = list(found.config.get("rows", ()))
+    if mine not in rows or any(found.config.get(key) != config[key] for key in SHARED):
+        return
+    by_id = {sample["id"]: sample["rows"][rows.index(mine)] for sample in found.samples}
+    for request in (requests[index] for index in run.missing if not answerer.traces(index)):
+        if request.id in by_id:
+            row = by_id[request.id]
+            run.append(question(request) | {key: row[key] for key in row if key not in OWN})

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException, InstantiationException
 from hydra.experimental.callback import Callback
@@ -162,6 +164,24 @@ def compose_run(overrides: Sequence[str], groups: Mapping[str, Any] | None = Non
     for group, value in groups.items():
         cfg[group] = value
     return generation_config(cfg)
+
+
+def method_defaults() -> dict[str, dict[str, Any]]:
+    """The settings of every method in conf/method: what the main table shows of one that was run with others too."""
+    names = sorted(path.stem for path in Path(CONF, "method").glob("*.yaml"))
+    return {name: plain(hydra.compose(f"method/{name}").method) for name in names}
+
+
+def expanded(row: str) -> list[list[str]]:
+    """The overrides of every row that a text stands for: "a=1 b=2,3" is a=1 b=2 and a=1 b=3, as in Hydra's sweeps."""
+    overrides = OverridesParser.create().parse_overrides(row.split())
+    values = [
+        [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        if override.is_sweep_override()
+        else [str(override.input_line)]
+        for override in overrides
+    ]
+    return [list(chosen) for chosen in itertools.product(*values)]
 
 
 def build(config: Mapping[str, Any]) -> Any:

@@ -6,17 +6,9 @@ python scripts/report.py runs=results/runs out=results/report
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import yaml
-from entry import CONF, entry_point
+from entry import CONF, entry_point, method_defaults
 from omegaconf import DictConfig
-
-
-def method_defaults() -> dict[str, dict[str, Any]]:
-    """The settings in conf/method, by method name: what the main table shows of a method that was swept as well."""
-    found = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(CONF, "method").glob("*.yaml")))
-    return {config["name"]: config for config in found}
 
 
 def main(cfg: DictConfig) -> None:

@@ -1,7 +1,8 @@
 """One run: generate what is missing, score, print one line. `-m` with comma-separated values makes a sweep.
 
-python scripts/run.py model=tiny_llada method=entropycache benchmark=mini_gsm8k limit=50 python scripts/run.py -m
-method=entropycache method.tau=0.05,0.5,2.0 method.k=4,16 model=tiny_llada benchmark=mini_gsm8k
+python scripts/run.py model=tiny_llada method=entropycache benchmark=mini_gsm8k limit=50
+python scripts/run.py -m method=entropycache method.tau=0.1,0.5 model=tiny_llada benchmark=mini_gsm8k limit=50
+python scripts/run.py -m +experiment=tau_k_grid model=tiny_llada benchmark=mini_gsm8k limit=50
 """
 
 from __future__ import annotations
@@ -57,16 +58,23 @@ def main(cfg: DictConfig) -> Path:
     return folder
 
 
-def run(config: Mapping[str, Any], results: Path, allow_code_execution: bool = False) -> tuple[Path, Scores]:
+def run(
+    config: Mapping[str, Any], results: Path, allow_code_execution: bool = False, measured: Path | None = None
+) -> tuple[Path, Scores]:
     """Make, or take up, the run of a configuration; returns its folder and its scores.
 
-    A finished run is not run again, nor scored again; `scripts/score.py` does the latter.
+    A finished run is not run again, nor scored again; `scripts/score.py` does the latter. What a paired measurement of
+    speed, in the folder `measured`, answered already is taken from there.
     """
+    from evaluation.speed import take_answers
+
     answering, asked, key, record = prepare(config, allow_code_execution)
     runs = RunStore(results / "runs")
     with runs.open(key, record) as store:
         runs.clear_failure(config)
         made = bool(store.missing)
+        if made and measured:
+            take_answers(store, measured, key, asked, answering)
         make(store, answering, asked, config)
     return store.folder, scored(store.folder, made, allow_code_execution)
 

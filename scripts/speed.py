@@ -1,8 +1,8 @@
 """Paired speed of several methods on the same prompts: times to `speed.json` in a run folder of its own, one line a
 method on stdout.
 
-    python scripts/speed.py model=tiny_llada benchmark=mini_gsm8k prompts=20 python scripts/speed.py model=tiny_llada
-    benchmark=mini_gsm8k 'rows=[method=full_recompute decoding=one_token, method=entropycache]'
+    python scripts/speed.py model=tiny_llada benchmark=mini_gsm8k prompts=20
+    python scripts/speed.py model=tiny_llada benchmark=mini_gsm8k 'rows=[+setting=reference, +setting=entropycache]'
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from entry import answerer, compose_run, entry_point, keyed, manifest, own_gpu, plain, questions
+from entry import answerer, compose_run, entry_point, expanded, keyed, manifest, own_gpu, plain, questions
 from omegaconf import DictConfig
 from tqdm import tqdm
+
+from evaluation.comparison import differences
 
 
 def main(cfg: DictConfig) -> None:
@@ -25,7 +27,7 @@ def main(cfg: DictConfig) -> None:
         check_idle(config["device"])
     common = [f"{key}={value}" for key, value in (("seed", config["seed"]), ("device", config["device"]))]
     groups = {"model": config["model"], "benchmark": config["benchmark"]}
-    rows = [compose_run([*row.split(), *common], groups) for row in config["rows"]]
+    rows = [compose_run([*row, *common], groups) for several in config["rows"] for row in expanded(several)]
     folder = speed(rows, config["prompts"], config["warmup"], Path(cfg.results))
     print_speedups(folder)
 
@@ -39,7 +41,7 @@ def speed(configs: Sequence[Mapping[str, Any]], prompts: int, warmup: int, resul
     from evaluation.speed import SpeedRow, check_rows, measure, write_speed
     from evaluation.store import RunStore
 
-    rows = [SpeedRow(f"{c['method']['name']} {c['decoding']['name']}", answerer(c), c) for c in configs]
+    rows = [SpeedRow(label, answerer(c), c) for label, c in zip(labels(configs), configs, strict=True)]
     check_rows(rows)
     first = {**configs[0], "limit": prompts}
     task, asked = questions(first, rows[0].answerer.chat_template())
@@ -65,6 +67,19 @@ def speed(configs: Sequence[Mapping[str, Any]], prompts: int, warmup: int, resul
             write_speed(store, rows)
         store.finish()
     return store.folder
+
+
+def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Method and decoding of every row, and the settings in which it differs from others of that name."""
+    names = [f"{config['method']['name']} {config['decoding']['name']}" for config in configs]
+    settings = [config["method"] | config["decoding"] for config in configs]
+
+    def own(place: int) -> list[str]:
+        peers = [other for other, name in zip(settings, names, strict=True) if name == names[place]]
+        keys = {key for other in peers for key in differences(settings[place], other)}
+        return [f"{key}={value}" for key, value in settings[place].items() if key in keys]
+
+    return [" ".join([name, *own(place)]) for place, name in enumerate(names)]
 
 
 def print_speedups(folder: Path) -> None:

@@ -97,13 +97,9 @@ def resolve(path: str | Path, revision: str | None = None) -> Path:
     """The local folder of a checkpoint: a folder as it is, a shipped checkpoint by its name, else a hub id
     (downloaded).
     """
-    local = Path(path).expanduser()
-    if local.is_dir():
-        return local
-    shipped = Path(str(resources.files("entropycache") / "assets" / str(path)))
-    if (shipped / "config.json").is_file():
-        return shipped
-    if local.is_absolute() or str(path).count("/") != 1 or str(path).startswith("."):
+    if (folder := local_folder(path)) is not None:
+        return folder
+    if Path(path).expanduser().is_absolute() or str(path).count("/") != 1 or str(path).startswith("."):
         raise CheckpointError(f"{path}: no such folder, and neither a shipped checkpoint nor a hub id (owner/name)")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -124,6 +120,15 @@ def resolve(path: str | Path, revision: str | None = None) -> Path:
         raise CheckpointError(
             f"{path}: cannot be fetched from the hub ({reason}); give a local folder, or check the id and network"
         ) from None
+
+
+def local_folder(path: str | Path) -> Path | None:
+    """The folder of a checkpoint that is on this machine: the folder itself, or a shipped checkpoint's by its name."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    shipped = Path(str(resources.files("entropycache") / "assets" / str(path)))
+    return shipped if (shipped / "config.json").is_file() else None
 
 
 def read_config(directory: Path) -> tuple[Family, dict[str, Any]]:

@@ -79,10 +79,13 @@ class SlowAtFirst(Transformer):
 
 
 class Plain:
-    """A tokenizer of one prompt."""
+    """A tokenizer of one prompt and one answer."""
 
     def encode(self, text):
         return [1, 2, 3]
+
+    def decode(self, tokens):
+        return ""
 
 
 def row(method="full_recompute", decoding=None, **config):
