@@ -90,11 +90,13 @@ def _trace(entry: Entry) -> Trace | None:
 
 
 def pictures(found: Sequence[Trace], folder: Path) -> dict[str, Path]:
-    """One picture for each model and benchmark that has traces, a panel a method."""
+    """One picture a model, on its first benchmark that has traces, a panel a method; the page walks through all."""
     plots = {}
-    for group in dict.fromkeys(trace.entry.group for trace in found):
-        chosen = [trace for trace in found if trace.entry.group == group]
-        model, benchmark = group
+    first: dict[str, str] = {}
+    for trace in found:
+        first.setdefault(*trace.entry.group)
+    for model, benchmark in first.items():
+        chosen = [trace for trace in found if trace.entry.group == (model, benchmark)]
         with panels(len(chosen), columns=3, size=(4.2, 3.4)) as (figure, axes):
             for ax, trace in zip(axes, chosen, strict=True):
                 _draw(ax, trace)

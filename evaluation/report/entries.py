@@ -2,9 +2,10 @@
 
 A setting is a method with its settings and a decoding with its own, on one model and one benchmark. Runs of one setting
 that stand beside each other (a smaller `limit`, older code) are not averaged: the largest finished one counts, the
-latest of equals, and the others are named.
+latest of equals, and the others are named. Rows of one table are timed together where they can be (`together`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,6 +64,7 @@ class Entry:
     run: Run | None = None
     timing: Timing | None = None
     notes: tuple[str, ...] = ()
+    timings: tuple[Timing, ...] = ()  # all that there are of it; `timing` is one of them
 
     @property
     def group(self) -> tuple[str, str]:
@@ -141,15 +143,15 @@ def entries(runs: Sequence[Run]) -> list[Entry]:
 
 def _entry(runs: Sequence[Run], timings: Sequence[Timing]) -> Entry:
     run = max(runs, key=lambda run: (run.state == DONE, run.total, run.started, run.path), default=None)
-    timing = max(timings, key=lambda one: (len(one.speed.prompts), one.run.started, one.run.path), default=None)
     others = [other for other in runs if other is not run]
     notes = [f"not shown: {other.path}, of the same settings as {run.path}" for other in others if run]
-    if timing:
+    allowed = []
+    for timing in timings:
         try:
             _check_timing(run, timing)
+            allowed.append(timing)
         except IncomparableError as error:
             notes.append(f"speedup refused, {timing.run.path}, row {timing.row.label!r}: {error}")
-            timing = None
     place, source = run or timings[0].run, run or timings[0].row
     return Entry(
         place.model,
@@ -159,9 +161,28 @@ def _entry(runs: Sequence[Run], timings: Sequence[Timing]) -> Entry:
         source.method_config,
         source.decoding_config,
         run,
-        timing,
+        max(allowed, key=_weight, default=None),
         tuple(notes),
+        tuple(allowed),
     )
+
+
+def _weight(timing: Timing) -> tuple:
+    return len(timing.speed.prompts), timing.run.started, timing.run.path
+
+
+def together(rows: Sequence[Entry]) -> list[Entry]:
+    """The rows of one table, each with the timing that has most of them in it; of equals the largest, then the latest.
+
+    So rows stand beside each other that answered the same prompts in turn, and a setting that stands in two tables,
+    the methods' and a sweep's, has in each the timing of its neighbours.
+    """
+    neighbours = Counter(timing.run.path for entry in rows for timing in entry.timings)
+
+    def best(entry: Entry) -> Timing | None:
+        return max(entry.timings, key=lambda one: (neighbours[one.run.path], *_weight(one)), default=None)
+
+    return [replace(entry, timing=best(entry)) for entry in rows]
 
 
 def _check_timing(run: Run | None, timing: Timing) -> None:
@@ -222,4 +243,5 @@ def main_entries(found: Sequence[Entry], defaults: Mapping[str, Mapping[str, Any
         return entry.group, entry.method.partition("(")[0]
 
     with_default = {peers(entry) for entry in found if is_default(entry)}
-    return labelled([entry for entry in found if is_default(entry) or peers(entry) not in with_default])
+    shown = [entry for entry in found if is_default(entry) or peers(entry) not in with_default]
+    return labelled(together(shown))

@@ -185,7 +185,7 @@ def _sweep(where: str, table: pd.DataFrame, axis: str, lines: str, folder: Path,
 # -- time ------------------------------------------------------------------------------------------------------------
 
 DECIDING = ("plan", "observer", "entropy", "observe", "unfused_attention")
-HATCHES = dict(zip(DECIDING, ("", "////", "....", "xxxx", "----"), strict=True))
+HATCHES = dict(zip(DECIDING, ("", "////", "\\\\\\\\", "xxxx", "----"), strict=True))  # lines: dots make an SVG large
 SHADES = {"candidates": "#f0f0f0", "forward": "#c8c8c8", "commit": "#8c8c8c"}  # what every method spends
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.report.entries import Entry, against, entries, main_entries, reference_of
+from evaluation.report.entries import Entry, against, entries, main_entries, reference_of, together
 from evaluation.report.runs import DONE, EMPTY, PARTIAL, Run
 from evaluation.report.style import base
 from evaluation.statistics import Mean, Ratio, Speedup, mean_of, ratio_of_sums
@@ -202,7 +202,9 @@ def sweep_rows(found: Sequence[Entry], method: str = "entropycache", axes: Seque
     Rows of one sweep are on the same number of samples: the number that most of its rows have. Rows that are not done
     are kept, with their state.
     """
-    chosen = [entry for entry in found if base(entry.method) == method and all(a in entry.method_config for a in axes)]
+    chosen = together(
+        [entry for entry in found if base(entry.method) == method and all(a in entry.method_config for a in axes)]
+    )
     table = frame(chosen)
     for axis in axes:
         table[axis] = [entry.method_config[axis] for entry in chosen]

@@ -9,7 +9,7 @@ import pytest
 
 from evaluation.files import StoreError
 from evaluation.report import MAIN_COLUMNS, format_table, main_rows, read_runs, write_report
-from evaluation.report.entries import entries, main_entries
+from evaluation.report.entries import entries, main_entries, together
 from evaluation.report.formats import figure, latex, main_csv, percent, to_latex, to_markdown
 from evaluation.report.notes import notes
 from evaluation.report.tables import accuracy_rows, overhead_rows, sweep_rows
@@ -218,6 +218,21 @@ def test_without_a_second_reference_the_speedup_is_not_split(tmp_path):
     write_speed(tmp_path, MODEL, BENCHMARK, [(FULL, ONE_TOKEN), (PREFIX, THRESHOLD)])
     row = table_of(tmp_path).set_index("method").loc["fast_dllm_prefix"]
     assert row["speedup"] > 1 and row["speedup_from_caching"] != row["speedup_from_caching"]
+
+
+@pytest.mark.parametrize("prompts", [3, 9])
+def test_each_table_takes_the_timing_of_its_own_rows(tmp_path, prompts):
+    """The default setting stands among the methods and in the grid; both timed it, on other prompts."""
+    write_sweep(tmp_path, MODEL, BENCHMARK)
+    write_run(tmp_path, setting(entropy_cache()))
+    for method, decoding in ((FULL, ONE_TOKEN), (PREFIX, THRESHOLD)):
+        write_run(tmp_path, setting(method, decoding))
+    main = [(FULL, ONE_TOKEN), (FULL, THRESHOLD), (PREFIX, THRESHOLD), (entropy_cache(), THRESHOLD)]
+    write_speed(tmp_path, MODEL, BENCHMARK, main, prompts=prompts)
+    found = entries(read_runs(tmp_path))
+    rows, sweep = main_entries(found, DEFAULTS), together([e for e in found if e.method.startswith("entropycache")])
+    assert {len(entry.timing.speed.prompts) for entry in rows} == {prompts}
+    assert {len(entry.timing.speed.prompts) for entry in sweep} == {6} and len(sweep) == 6
 
 
 def test_mcnemar_is_over_the_samples_that_both_have(tmp_path):
