@@ -28,7 +28,8 @@ def visible_gpus() -> list[str]:
     rows = nvidia_smi("--query-gpu=index,uuid")
     by_name = {name: uuid for index, uuid in rows for name in (index, uuid)}
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
+    unasked = allowed == "" and os.environ.get("SUBMITIT_EXECUTOR") == "local"  # it hides what a job did not number
+    if allowed is None or unasked:
         return [uuid for _, uuid in rows]
     return [by_name[name] for name in allowed.split(",") if name in by_name]
 

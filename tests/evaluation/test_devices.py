@@ -42,6 +42,14 @@ def test_only_visible_gpus_are_taken(gpus, monkeypatch, allowed, seen):
     assert devices.visible_gpus() == (seen if seen != 3 else [uuid for _, uuid in GPUS])
 
 
+def test_a_job_of_submitits_local_executor_takes_one_that_is_free(gpus, monkeypatch):
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    for allowed, expected in (("", "GPU-a"), ("", "GPU-b"), ("2", "GPU-c")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
+        assert devices.take_gpu() == expected == os.environ["CUDA_VISIBLE_DEVICES"]
+        as_another_process(monkeypatch)
+
+
 def test_a_machine_without_gpus_has_none_to_take(monkeypatch):
     monkeypatch.setattr(devices, "nvidia_smi", lambda *query: [])
     assert devices.take_gpu() is None
