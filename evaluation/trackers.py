@@ -7,9 +7,11 @@ time. Each tracker's library is imported only where it is used.
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -124,6 +126,28 @@ def need(module: str, extra: str) -> Any:
         raise RuntimeError(f"tracker={extra} needs {module}: pip install 'entropycache[{extra}]'") from error
 
 
+@contextmanager
+def own_errors(tracker: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Errors of a tracker's own kinds leave as RuntimeError that says so. The run is finished: it can be sent again."""
+    try:
+        yield
+    except kinds as error:
+        raise RuntimeError(f"tracker={tracker}: the run was not sent: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def one_at_a_time(uri: str) -> Iterator[None]:
+    """Jobs of a sweep wait for each other at an SQLite file, whose tables the first of them makes; not at a server."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    file = Path(uri.removeprefix("sqlite:///"))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_name(f"{file.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @dataclass(frozen=True)
 class MLflow:
     """An MLflow store or server: `sqlite:///<file>` or its address (MLflow 3 takes no new runs in plain folders). Files
@@ -137,6 +161,10 @@ class MLflow:
     def log_run(self, folder: Path) -> str:
         """Send a run; one that is there already, by its key, is left as it is. Returns MLflow's run id."""
         facts, mlflow = Facts.of(folder), need("mlflow", "mlflow")
+        with own_errors("mlflow", mlflow.exceptions.MlflowException), one_at_a_time(self.uri):
+            return self._sent(facts, mlflow)
+
+    def _sent(self, facts: Facts, mlflow: Any) -> str:
         mlflow.set_tracking_uri(self.uri)
         if self.artifacts is not None and mlflow.get_experiment_by_name(self.experiment) is None:
             mlflow.create_experiment(self.experiment, artifact_location=Path(self.artifacts).absolute().as_uri())
@@ -166,6 +194,10 @@ class WandB:
     def log_run(self, folder: Path) -> str:
         """Send a run under its key as W&B's id, so that a second time changes nothing. Returns W&B's folder of it."""
         facts, wandb = Facts.of(folder), need("wandb", "wandb")
+        with own_errors("wandb", wandb.errors.Error):
+            return self._sent(facts, wandb)
+
+    def _sent(self, facts: Facts, wandb: Any) -> str:
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         run = wandb.init(
             project=self.project, dir=self.folder, mode=self.mode, id=facts.run.key, name=facts.name,

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
@@ -76,6 +77,51 @@ def test_mlflow_holds_the_run(folder, tmp_path):
     assert table["text"].tolist() == facts.table["text"].tolist()
     names = {file.path for file in mlflow.MlflowClient().list_artifacts(run_id)}
     assert names == {"samples.json", "cost.png", "config.yaml", "manifest.json", "scores.json"}
+
+
+@pytest.mark.slow
+@installed("mlflow")
+def test_jobs_may_send_their_runs_at_the_same_time(folder, tmp_path):
+    """The first of them makes the store's tables, which the others must not do again."""
+    settings = [config("tiny_llada", "mini_gsm8k", entropy_cache(tau=tau), THRESHOLD) for tau in (0.5, 1.0)]
+    others = [write_run(tmp_path / "runs", other, n=5) for other in settings]
+    send = "import sys, pathlib, mlflow; from evaluation.trackers import MLflow; print(flush=True); input(); "
+    send += "print(MLflow(sys.argv[1]).log_run(pathlib.Path(sys.argv[2])))"
+    store = f"sqlite:///{tmp_path}/store/mlflow.db"
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", send, store, str(run)],
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for run in (folder, *others)
+    ]  # fmt: skip
+    for job in jobs:
+        job.stdout.readline()  # it has everything imported
+    for job in jobs:
+        job.stdin.write("\n")
+        job.stdin.flush()
+    ended = [(job.communicate()[1], job.returncode) for job in jobs]
+    assert [code for _, code in ended] == [0, 0, 0], ended
+    import mlflow
+
+    mlflow.set_tracking_uri(store)
+    assert len(mlflow.search_runs(experiment_names=["entropycache"], output_format="list")) == 3
+
+
+@installed("mlflow")
+def test_an_error_of_mlflow_is_told_in_one_line(folder):
+    with pytest.raises(RuntimeError, match="tracker=mlflow: the run was not sent: .* unsupported URI") as error:
+        MLflow("nonsense://store").log_run(folder)
+    assert "\n" not in str(error.value)
+
+
+@installed("wandb")
+def test_an_error_of_wandb_is_told_in_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "too short")
+    with pytest.raises(RuntimeError, match="tracker=wandb: the run was not sent: .*") as error:
+        WandB(str(tmp_path / "wandb"), mode="online").log_run(folder)
+    assert "\n" not in str(error.value)
 
 
 def logged_records(data, block=2**15):
