@@ -1,6 +1,6 @@
 """What a reader must know beside the figures: what is missing, failed, damaged or refused, and what was left out."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from evaluation.report.entries import Entry, against, reference_of
@@ -16,11 +16,17 @@ SAYINGS = {
 
 
 def notes(runs: Sequence[Run], rows: Sequence[Entry]) -> list[str]:
-    """One sentence for each run that is not tabulated and each comparison that is refused, in the order of paths."""
+    """One sentence for each run that is not tabulated and each comparison that is refused, in the order of paths; runs
+    that failed for one reason share theirs.
+    """
     found = []
+    failed = Counter(run.detail for run in runs if run.state == FAILED)
     for run in runs:
         if run.state != DONE:
-            found.append(f"{run.path}: {SAYINGS.get(run.state, run.state)}{', ' if run.detail else ''}{run.detail}")
+            alike = failed.pop(run.detail, 0) if run.state == FAILED else 1
+            more = f" and {alike - 1} more" if alike > 1 else ""
+            said = f"{run.path}{more}: {SAYINGS.get(run.state, run.state)}{', ' if run.detail else ''}{run.detail}"
+            found += [said] if alike else []
         elif warning := run.scores.get("warning"):
             found.append(f"{run.path}: {warning}")
     for entry in rows:

@@ -121,6 +121,14 @@ def test_failed_job_of_a_sweep_shows_as_failed_and_the_others_stand(tmp_path):
     assert any("failed, boom (after 5 of 20 samples)" in note for note in notes(runs, entries(runs)))
 
 
+def test_runs_that_failed_for_one_reason_share_a_note(tmp_path):
+    for tau in (0.1, 0.5, 2.0):
+        write_run(tmp_path, setting(entropy_cache(tau)), made=0, failed="no such checkpoint" if tau < 1 else "boom")
+    said = notes(runs := read_runs(tmp_path), entries(runs))
+    assert len(said) == 2
+    assert sum(" and 1 more: failed, no such checkpoint" in note for note in said) == 1
+
+
 def damage_samples(folder: Path) -> None:
     path = folder / "samples.jsonl"
     path.write_bytes(path.read_bytes()[:-40])

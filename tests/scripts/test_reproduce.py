@@ -33,7 +33,6 @@ def small_profile(checkpoints, tmp_path):
         "~profile.models.tiny_dream",
         "profile.models.tiny_llada=[mini_gsm8k]",
         "~profile.sweeps.tau_k_grid",
-        "~profile.sizes.mini_gsm8k",
         "profile.limit=3",
         "profile.prompts=2",
         f"results={tmp_path}",

@@ -2,16 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from entropycache import engine
-from evaluation.store import strip_timing
-from tests.conftest import ROOT
 
 ENTROPYCACHE = ["method=entropycache", "decoding.threshold=0.3"]
 
@@ -96,24 +92,6 @@ def test_a_sweep_over_two_settings_has_a_table_and_a_plot(script, small, tmp_pat
     assert {"sweep.csv", "sweep.md", "sweep.png", "sweep.svg"} <= {path.name for path in folder.iterdir()}
     table = pd.read_csv(folder / "sweep.csv")[["method.tau", "method.k", "state"]]
     assert table.values.tolist() == [[tau, k, "done"] for tau in (0.05, 2.0) for k in (4, 16)]
-
-
-def test_a_killed_run_resumes_to_the_same_samples(small, tmp_path):  # R2
-    command = [sys.executable, str(ROOT / "scripts" / "run.py"), *small, *ENTROPYCACHE, "limit=12"]
-    killed = [f"results={tmp_path}/killed"]
-    with subprocess.Popen([*command, *killed], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not (found := list(tmp_path.glob("killed/runs/*/*/*/*/samples.jsonl"))) or found[0].stat().st_size == 0:
-            assert process.poll() is None
-        process.kill()
-    (folder,) = runs(tmp_path / "killed")
-    there = len(samples(folder))
-    assert 0 < there < 12 and not (folder / "DONE").exists()
-    subprocess.run([*command, *killed], check=True, capture_output=True)
-    subprocess.run([*command, f"results={tmp_path}/whole"], check=True, capture_output=True)
-    (whole,) = runs(tmp_path / "whole")
-    assert [strip_timing(s) for s in samples(folder)] == [strip_timing(s) for s in samples(whole)]
-    assert (folder / "scores.json").read_bytes() == (whole / "scores.json").read_bytes()
-    assert len(json.loads((folder / "manifest.json").read_text())["sessions"]) == 2
 
 
 def broken(checkpoints, tmp_path, kind):
