@@ -26,7 +26,9 @@ def dry_run(jobs: Sequence[Job], known: Mapping[str, Any], allow_code_execution:
     """Print the plan. `known` is conf/estimate: what is taken for granted where it cannot be looked up."""
     estimate = Estimate(jobs, known)
     table = pd.DataFrame([estimate.row(job) for job in jobs])
-    total = table[["prompt tokens", "canvas tokens", "hours"]].sum().to_frame().T.assign(job=f"{len(jobs)} jobs")
+    total = (
+        table[["prompt tokens", "canvas tokens", "hours"]].sum(min_count=1).to_frame().T.assign(job=f"{len(jobs)} jobs")
+    )
     width = table["job"].str.len().max()
     forms = {"job": f"{{:{width}}}".format, "hours": figure} | dict.fromkeys(COUNTS, count)
     print(pd.concat([table, total]).to_string(index=False, na_rep="–", formatters=forms))

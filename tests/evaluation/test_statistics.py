@@ -98,7 +98,9 @@ def test_memory_that_was_not_measured_is_not_zero():
     assert statistics.figures([sample()]).peak_memory_bytes is None
 
 
-def test_a_rate_over_nothing_is_not_zero():
+def test_a_rate_is_of_sums_and_over_nothing_it_is_not_zero():
+    assert statistics.ratio_of_sums([1.0, 5.0], [2.0, 10.0]) == 0.5
+    assert statistics.ratio_of_sums([1.0, 0.0], [1.0, 9.0]) == 0.1  # the mean of the two rates would be 0.5
     assert statistics.ratio_of_sums([0.0], [0.0]) is None
 
 
@@ -234,17 +236,19 @@ def test_prompts_that_all_speed_up_alike_leave_no_doubt():
     assert (ratio.low, ratio.high) == (2.0, 2.0)
 
 
-def test_the_interval_agrees_with_scipys_bootstrap():
+@pytest.mark.parametrize("confidence", [0.95, 0.5])
+def test_the_interval_agrees_with_scipys_bootstrap(confidence):
     generator = np.random.default_rng(3)
     baseline = generator.gamma(4.0, size=40)
     method = baseline / 3 * generator.uniform(0.5, 1.5, size=40)
-    ours = statistics.paired_ratio(baseline, method)
+    ours = statistics.paired_ratio(baseline, method, confidence=confidence)
     theirs = scipy.stats.bootstrap(
         (baseline, method),
         lambda a, b, axis: a.sum(axis=axis) / b.sum(axis=axis),
         paired=True,
         method="percentile",
         n_resamples=10_000,
+        confidence_level=confidence,
         rng=np.random.default_rng(5),
     ).confidence_interval
     assert ours.low < ours.value < ours.high
@@ -278,3 +282,4 @@ def test_a_speedup_is_caching_times_parallel_decoding():
     assert split.total.value == 5.0
     assert split.parallel.value == 2.0
     assert split.caching.value == 2.5
+    assert split.caching == statistics.paired_ratio([4.0, 6.0], [2.0, 2.0])  # with its interval

@@ -230,6 +230,12 @@ def test_a_dry_run_measures_a_device_that_is_here(script, small_profile, tmp_pat
     assert "measured here" in notes and "Downloads: none." in notes
     assert not list(tmp_path.glob("*/"))
 
+    elsewhere = listed([f"model.path={tmp_path / 'none'}"])
+    code, out, err = script("reproduce_paper.py", *small_profile, f"profile.common={elsewhere}", "dry_run=true")
+    assert code == 0, err
+    jobs, notes = lines(out)
+    assert {job[4] for job in jobs} == {"–"} and "tiny_llada: its weights are not here" in notes
+
 
 @pytest.mark.slow
 def test_every_configuration_of_the_embedded_profile_resolves(script, tmp_path):
