@@ -14,7 +14,7 @@ from typing import Any
 from evaluation import statistics
 from evaluation.comparison import IncomparableError, comparable
 from evaluation.report.runs import DONE, Run, Speed, SpeedRow, canonical, settings
-from evaluation.report.style import rank
+from evaluation.report.style import benchmark_rank, rank
 from evaluation.statistics import McNemar, Ratio, Speedup, mcnemar, paired_ratio
 
 REFERENCE = "full_recompute"
@@ -201,7 +201,7 @@ def _free(one: Run | SpeedRow, other: Run | SpeedRow) -> tuple[str, ...]:
 
 
 def _order(entry: Entry) -> tuple:
-    place = entry.model, entry.benchmark, rank(entry.method)[0], entry.method.partition("(")[0]
+    place = entry.model, benchmark_rank(entry.benchmark), rank(entry.method)[0], entry.method.partition("(")[0]
     numbers = [(key, value) for key, value in settings(entry.method_config).items() if isinstance(value, int | float)]
     return *place, numbers, not one_token(entry.decoding_config), entry.decoding
 

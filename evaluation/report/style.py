@@ -57,6 +57,15 @@ def base(label: str) -> str:
     return label.partition("(")[0]
 
 
+BENCHMARKS = ("gsm8k", "gsm8k_cot", "math500", "mbpp", "humaneval", "humaneval_instruct", "bbh_cot")
+
+
+def benchmark_rank(name: str) -> tuple[int, str]:
+    """Where a benchmark stands in a table: in the order above, a mini benchmark like its model, then others by name."""
+    official = name.removeprefix("mini_")
+    return (BENCHMARKS.index(official) if official in BENCHMARKS else len(BENCHMARKS), name)
+
+
 def rank(method: str) -> tuple[int, str]:
     """Where a method stands in a table: the known ones in the order above, then the others by name."""
     known = list(STYLES)

@@ -277,6 +277,13 @@ def test_sweep_alone_is_shown_with_its_settings(tmp_path):
     assert table_of(tmp_path)["method"].tolist() == ["entropycache(k=4)", "entropycache(k=8)"]
 
 
+def test_benchmarks_stand_in_the_order_of_the_papers_table(tmp_path):
+    for benchmark in ("mini_bbh_cot", "another", "mini_mbpp", "mini_gsm8k_cot", "mini_gsm8k"):
+        write_run(tmp_path, config(MODEL, benchmark, FULL, ONE_TOKEN), n=4)
+    order = ["mini_gsm8k", "mini_gsm8k_cot", "mini_mbpp", "mini_bbh_cot", "another"]
+    assert table_of(tmp_path)["benchmark"].tolist() == order
+
+
 def test_sweep_is_on_one_number_of_samples(tmp_path):
     write_sweep(tmp_path, MODEL, BENCHMARK)
     write_run(tmp_path, setting(entropy_cache()), n=200)
