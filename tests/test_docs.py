@@ -16,7 +16,7 @@ from evaluation.benchmarks import DEFINITIONS
 from evaluation.scorers import SCORERS
 from tests import notebook as notebook_module
 from tests.conftest import ROOT
-from tests.scripts.conftest import script  # noqa: F401 (a fixture)
+from tests.scripts.conftest import own_index, script  # noqa: F401 (fixtures)
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -79,7 +79,7 @@ def execute(page, folder, run):
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
 )
-def test_the_code_on_a_page_runs(page, elsewhere, script):  # noqa: F811
+def test_the_code_on_a_page_runs(page, elsewhere, script, own_index):  # noqa: F811
     execute(page, elsewhere, script)
 
 

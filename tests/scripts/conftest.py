@@ -46,6 +46,17 @@ def checkpoints(tmp_path_factory):
 
 
 @pytest.fixture
+def own_index(monkeypatch):
+    """lm-eval's index without its own thousands of tasks, which take a while to read."""
+    import lm_eval.tasks
+    from lm_eval.tasks._index import TaskIndex
+
+    build, theirs = TaskIndex.build, Path(lm_eval.tasks.__file__).parent
+    kept = staticmethod(lambda paths, **options: build([path for path in paths if Path(path) != theirs], **options))
+    monkeypatch.setattr(TaskIndex, "build", kept)
+
+
+@pytest.fixture
 def script(monkeypatch, capsys):
     """`script("run.py", *arguments) -> (exit code, stdout, stderr)`, in this process."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))

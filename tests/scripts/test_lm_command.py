@@ -8,12 +8,13 @@ import lm_eval
 import pytest
 from datasets import Dataset
 from lm_eval.api.task import ConfigurableTask
-from lm_eval.tasks._index import TaskIndex
 
 from evaluation.benchmarks import load_task
 from evaluation.lm import DiffusionLM, loglikelihood
 from evaluation.lm_command import main
 from tests.conftest import ROOT, SHARED
+
+pytestmark = pytest.mark.usefixtures("own_index")
 
 DATA = ROOT / "tests" / "golden_prompts" / "data"
 OFFICIAL = SHARED / "data"
@@ -33,9 +34,7 @@ def run(script, folder, name, results, *overrides):
 
 
 def command(monkeypatch, capsys, *arguments):
-    """lm-eval's command on our benchmarks alone: indexing its own takes a while. Returns exit code, stdout, stderr."""
-    build = TaskIndex.build
-    monkeypatch.setattr(TaskIndex, "build", staticmethod(lambda paths, **options: build(paths[-1:], **options)))
+    """Exit code and stdout of lm-eval's command with our model and benchmarks."""
     monkeypatch.setattr(sys, "argv", ["entropycache-lm-eval", *map(str, arguments)])
     code = 0
     try:
