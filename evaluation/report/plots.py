@@ -163,7 +163,8 @@ def _sweep(where: str, table: pd.DataFrame, axis: str, lines: str, folder: Path,
         for number, (line, part) in enumerate(table.groupby(lines)):
             colour, marker = SERIES[number % len(SERIES)]
             part = part.sort_values(axis)
-            x = [values.index(value) for value in part[axis]]
+            aside = 0.05 * (number - (table[lines].nunique() - 1) / 2)  # intervals stand beside each other
+            x = [values.index(value) + aside for value in part[axis]]
             look: Any = {"color": colour, "marker": marker, "capsize": 2, "linewidth": 1.3, "markersize": 5}
             label = f"{lines} = {line:g}"
             axes[0].errorbar(x, 100 * part["accuracy"], yerr=100 * part["accuracy_se"], label=label, **look)
