@@ -13,7 +13,7 @@ STAMP := .venv/.installed
 flag = $(if $(filter-out 0 false,$($(1))),$(2))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce-paper studies test test-slow lint docs bench train-tiny clean
+.PHONY: help setup reproduce-paper studies test test-slow test-extras lint docs bench train-tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -41,6 +41,11 @@ test: $(STAMP) ## the test suite, a few minutes on two cores
 
 test-slow: $(STAMP) ## the tests marked slow
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow $(ARGS)
+
+test-extras: $(STAMP) ## launchers, trackers and the site, with every extra installed (ray, mlflow, ...)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,all]'
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "slow or not slow" tests/scripts/test_launchers.py tests/test_trackers.py \
+	  tests/scripts/test_tracked_run.py tests/test_docs.py $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	$(PY) -m ruff check .
