@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import hydra
 import torch
@@ -18,12 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from entropycache.models.checkpoint import save_checkpoint
+from entropycache.models.checkpoint import load_model, save_checkpoint
 from entropycache.models.transformer import Transformer
 from entropycache.types import ModelSpec
 from evaluation.training import tokenizers
 from evaluation.training.data import Batches, Stage
 from evaluation.training.evaluate import accuracy
+from evaluation.training.inherit import inherit
 from evaluation.training.trainer import Schedule, Trainer, initialise, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,21 +63,31 @@ def compare(losses: list[float], output: Path) -> None:
     print(f"first {len(recorded)} losses: at most {furthest:.1e} from the record in {output}")
 
 
+def checkpoint(folder: Path) -> tuple[Transformer, Tokenizer]:
+    """Model and tokenizer of a checkpoint folder; raises FileNotFoundError where it has none."""
+    model = load_model(folder)
+    tokenizer = tokenizers.load(model.spec.family, folder)
+    if tokenizer is None:
+        raise FileNotFoundError(f"no tokenizer in {folder}")
+    return model, tokenizer
+
+
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train_tiny")
 def main(cfg: DictConfig) -> None:
     torch.set_num_threads(1)  # the workers are threads of their own
     output = ROOT / cfg.output
+    data: dict[str, Any] = OmegaConf.to_container(cfg.data, resolve=True)  # type: ignore[assignment]
     tokenizer = tokenizers.load(cfg.train.family, output)
     if tokenizer is None:
         tokenizer = tokenizers.train(cfg.train.family, cfg.model.vocab)
         tokenizers.save(cfg.train.family, tokenizer, output)
-    stages = [
-        Stage(s.until, dict(s.lengths), dict(s.get("benchmarks", cfg.data.benchmarks)), s.get("spare", 0.0))
-        for s in cfg.data.stages
-    ]
-    batches = Batches(tokenizer, cfg.train.family, stages, cfg.data.tokens, cfg.data.mask_shots, cfg.seed)
+    common = {"benchmarks": data["benchmarks"], "tokens": data["tokens"]}
+    stages = [Stage(**(common | stage)) for stage in data["stages"]]
+    batches = Batches(tokenizer, cfg.train.family, stages, data["mask_all"], data["mask_shots"], cfg.seed)
     model = Transformer(spec_of(cfg, tokenizer))
     initialise(model, cfg.seed)
+    if cfg.train.parent:
+        inherit(model, tokenizer, *checkpoint(ROOT / cfg.train.parent))
     model.to(cfg.device)
     optimizer, schedule = cfg.optimizer, Schedule(dict(cfg.optimizer.lr))
     trainer = Trainer(model, batches, schedule, optimizer.weight_decay, optimizer.clip, ROOT / cfg.work, cfg.threads)

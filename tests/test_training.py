@@ -12,9 +12,11 @@ from entropycache.models.tokenizer import Tokenizer as ShippedTokenizer
 from entropycache.models.transformer import Transformer
 from entropycache.types import ModelSpec
 from evaluation.benchmarks import mini
+from evaluation.benchmarks.mini import exercises
 from evaluation.training import tokenizers
 from evaluation.training.data import Batch, Batches, Stage
 from evaluation.training.evaluate import decode, final, shots_for
+from evaluation.training.inherit import inherit
 from evaluation.training.trainer import Record, Schedule, Trainer, Workers, hidden, initialise, loss_of, write_record
 from tests.conftest import ROOT
 
@@ -52,7 +54,7 @@ def batches_for(
 ) -> Batches:
     tokenizer = tokenizers.load(family, ASSETS / f"tiny_{family}")
     assert tokenizer is not None
-    return Batches(tokenizer, family, [Stage(10**9, lengths, EVEN, spare)], tokens, mask_shots=0.5, seed=seed)
+    return Batches(tokenizer, family, [Stage(10**9, lengths, EVEN, tokens, spare)], mask_all=0.0, mask_shots=0.5, seed=seed)
 
 
 def trainer_for(family: str, work: Path, steps: int = 20, threads: int = 1) -> Trainer:
@@ -238,3 +240,35 @@ def test_a_saved_checkpoint_loads_with_the_same_numbers(tmp_path: Path) -> None:
     torch.testing.assert_close(
         load_model(tmp_path / "model").forward_full(batch.ids), trainer.model.forward_full(batch.ids)
     )
+
+
+def test_exercises_hold_and_are_the_same_again() -> None:
+    for doc in exercises.items("arithmetic", 50):
+        assert eval(doc["given"].replace("/", "//")) == int(doc["result"])
+    for doc in exercises.items("copying", 50):
+        assert doc["given"] == doc["result"]
+    assert exercises.items("copying", 9, 4) == exercises.items("copying", 9, 4) != exercises.items("copying", 9, 5)
+
+
+def test_a_child_inherits_tokens_by_their_use_and_heads_by_groups() -> None:
+    (child, tokenizer), (parent, parents_tokenizer) = (
+        (Transformer(spec_for(family, loaded)), loaded)
+        for family in ("dream", "llada")
+        if (loaded := tokenizers.load(family, ASSETS / f"tiny_{family}"))
+    )
+    initialise(parent, 1)
+    initialise(child, 0)
+    inherit(child, tokenizer, parent, parents_tokenizer)
+    ours, theirs = tokenizer.get_vocab(), parents_tokenizer.get_vocab()
+    for mine, its in (("<|mask|>", "<|mdm_mask|>"), ("<|im_end|>", "<|eot_id|>"), ("Question", "Question")):
+        assert torch.equal(child.embed.weight[ours[mine]], parent.embed.weight[theirs[its]])
+        assert torch.equal(child.head.weight[ours[mine]], parent.head.weight[theirs[its]])
+    width, head = parent.spec.hidden, parent.spec.head_dim
+    assert torch.equal(child.layers[1].down.weight, parent.layers[1].down.weight)
+    small, large = child.layers[0].qkv.weight, parent.layers[0].qkv.weight
+    assert torch.equal(small[:width], large[:width])
+    first_key = (large[width : width + head] + large[width + head : width + 2 * head]) / 2
+    torch.testing.assert_close(small[width : width + head], first_key)
+    last_value = (large[-2 * head : -head] + large[-head:]) / 2
+    torch.testing.assert_close(small[-head:], last_value)
+    assert not child.layers[0].qkv.bias.any()

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from evaluation.benchmarks import mini
-from evaluation.benchmarks.mini import arithmetic
+from evaluation.benchmarks.mini import exercises
 from evaluation.benchmarks.mini.bbh_cot import SUBTASKS
 from evaluation.training.tokenizers import chat
 
@@ -29,12 +29,14 @@ from evaluation.training.tokenizers import chat
 class Stage:
     """Until which step; how often each length (tokens of a whole sequence) is drawn; the share of each benchmark.
 
-    `spare` is the share of sequences that take fewer shots than would fit, and so have a long end-of-text fill.
+    `tokens` is the size of a batch, both copies counted. `spare` is the share of sequences that take fewer shots than
+    would fit, and so have a long end-of-text fill.
     """
 
     until: int
     lengths: Mapping[int, float]
     benchmarks: Mapping[str, float]
+    tokens: int
     spare: float = 0.0
 
 
@@ -59,22 +61,23 @@ class Batches:
     """Random access to the training data of one family by step."""
 
     def __init__(
-        self, tokenizer: Tokenizer, family: str, stages: list[Stage], tokens: int, mask_shots: float, seed: int
+        self, tokenizer: Tokenizer, family: str, stages: list[Stage], mask_all: float, mask_shots: float, seed: int
     ) -> None:
         self.tokenizer, self.family, self.stages, self.seed = tokenizer, family, stages, seed
-        self.tokens, self.mask_shots = tokens, mask_shots
+        self.mask_all, self.mask_shots = mask_all, mask_shots
         self.eos: int = tokenizer.get_vocab()["<|endoftext|>"]  # its name in both families
         self.overhead = len(self.encode(chat(family, "")))
+        self.prefix = len(self.encode(chat(family, "\0").partition("\0")[0]))
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def batch(self, step: int) -> Batch:
-        """The batch of one step: about `tokens` tokens of one length."""
+        """The batch of one step: about its stage's `tokens`, of one length."""
         stage = next(stage for stage in self.stages if step < stage.until)
         rng = random.Random(f"{self.seed}/{step}")
         length = rng.choices(list(stage.lengths), list(stage.lengths.values()))[0]
-        count = max(1, self.tokens // (2 * length))
+        count = max(1, stage.tokens // (2 * length))
         ids = torch.full((count, length), self.eos)
         masked = torch.zeros(2, count, length, dtype=torch.bool)
         noise = torch.rand(count, length, generator=torch.Generator().manual_seed(rng.getrandbits(62)))
@@ -83,7 +86,9 @@ class Batches:
             sequence = self.sequence(name, length, rng, stage.spare)
             ids[row, : len(sequence.ids)] = torch.tensor(sequence.ids)
             spans = [(sequence.canvas, length)]
-            if rng.random() < self.mask_shots:
+            if rng.random() < self.mask_all:
+                spans = [(self.prefix, length)]
+            elif rng.random() < self.mask_shots:
                 spans += sequence.shots
             for start, end in spans:
                 hidden = noise[row, start:end] < rng.random()
@@ -95,7 +100,7 @@ class Batches:
         room = length - self.overhead - 1
         fitting: list[dict] = []
         while not fitting:
-            for doc in self._docs(name, 2 + length // (8 if name == "arithmetic" else 24), rng):
+            for doc in self._docs(name, 2 + length // (8 if name in exercises.EXERCISES else 24), rng):
                 room -= (size := len(self.encode(f"{mini.prompt(name, doc)} {mini.answer(name, doc)}\n\n")))
                 if room < 0 and fitting:
                     break
@@ -106,13 +111,15 @@ class Batches:
         rng.shuffle(fitting)
         if spare and rng.random() < spare:
             fitting = fitting[rng.randrange(len(fitting)) :]
-        return self.render(name, fitting[-1], fitting[:-1])
+        made = self.render(name, fitting[-1], fitting[:-1])
+        # tokens of the whole may be a few more than of its parts
+        return made if len(made.ids) <= length else self.sequence(name, length, rng, spare)
 
     def _docs(self, name: str, count: int, rng: random.Random) -> list[dict]:
         """Training items of one benchmark; of one subtask where it has them, as in its prompts."""
         seed = rng.getrandbits(40)
-        if name == "arithmetic":
-            return arithmetic.items(count, seed)
+        if name in exercises.EXERCISES:
+            return exercises.items(name, count, seed)
         if name != "mini_bbh_cot":
             return mini.items(name, "train", count, seed)
         subtask = rng.choice(list(SUBTASKS))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from entropycache.models.tokenizer import Tokenizer
 from evaluation.benchmarks import mini
 from evaluation.benchmarks.mini.common import MAX_FRUITLESS, SPLITS, draw
+from evaluation.benchmarks.mini.gsm8k import LARGEST
 from evaluation.benchmarks.mini.math500 import KINDS
 from tests.conftest import ROOT
 
@@ -84,7 +85,7 @@ def test_gsm8k_answers_follow_from_their_steps(seed: int) -> None:
         steps = check_equations(doc["answer"])
         assert 1 <= len(steps) <= 3
         assert doc["answer"].endswith(f"#### {steps[-1]}")
-        assert all(0 < value < 100 for value in steps)
+        assert all(0 < value <= LARGEST for value in steps)
         given_numbers = set(re.findall(r"\d+", doc["question"]))
         assert set(re.findall(r"\d+", doc["answer"])) - {str(v) for v in steps} <= given_numbers
     for doc in mini.items("mini_gsm8k_cot", "train", 40, seed):
@@ -96,6 +97,7 @@ def test_math_answers_hold_when_put_back_into_the_problem() -> None:
         problem, answer = doc["problem"], doc["answer"]
         assert doc["solution"].endswith(f"\\boxed{{{answer}}}$.")
         check_equations(doc["solution"].replace("$", " "))
+        assert all(int(n) <= LARGEST for n in re.findall(r"\d+", problem + doc["solution"]))
         if found := re.fullmatch(r"Solve \$(\d+)x([-+]\d+)=(\d+)\$ for \$x\$\.", problem):
             a, b, c = map(int, found.groups())
             assert a * int(answer) + b == c

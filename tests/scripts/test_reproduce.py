@@ -30,7 +30,6 @@ def small_profile(checkpoints, tmp_path):
     return [
         f"profile.rows={listed(ROWS)}",
         f"profile.common={listed(common)}",
-        "~profile.models.tiny_dream",
         "profile.models.tiny_llada=[mini_gsm8k]",
         "~profile.sweeps.tau_k_grid",
         "profile.limit=3",
@@ -162,8 +161,8 @@ def test_a_failing_job_does_not_stop_the_others(script, small_profile, tmp_path)
 
 def test_a_model_that_is_missing_fails_alone_and_is_made_up_for(script, small_profile, checkpoints, tmp_path):
     late = tmp_path / "late"
-    both = [o for o in small_profile if "tiny_dream" not in o and "common" not in o and "results" not in o]
-    both += ["profile.models.tiny_dream=[mini_gsm8k]", f"profile.rows={listed(['+setting=reference'])}"]
+    both = [o for o in small_profile if "common" not in o and "results" not in o]
+    both += ["+profile.models.tiny_dream=[mini_gsm8k]", f"profile.rows={listed(['+setting=reference'])}"]
     both += [f"results={tmp_path / 'results'}"]
     common = ["benchmark.gen_length=8", "decoding.block_length=8", "benchmark.num_fewshot=0"]
     (tmp_path / "model").mkdir()

@@ -52,7 +52,7 @@ def _mbpp_question(doc: Mapping) -> str:
 
 
 # name -> (question, what stands between it and its answer, answer), each as in the official benchmark's lm-eval task;
-# "arithmetic" is no benchmark: bare calculations to train on
+# the exercises are to train on
 FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]] = {
     "mini_gsm8k": (lambda doc: f"Question: {doc['question']}\nAnswer:", " ", lambda doc: doc["answer"]),
     "mini_gsm8k_cot": (lambda doc: f"Q: {doc['question']}\nA:", " ", lambda doc: doc["answer"]),
@@ -60,7 +60,8 @@ FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]]
     "mini_mbpp": (_mbpp_question, "", lambda doc: f"{doc['code']}\n[DONE]"),
     "mini_humaneval": (lambda doc: doc["prompt"], "", lambda doc: doc["canonical_solution"].rstrip("\n")),
     "mini_bbh_cot": (lambda doc: f"Q: {doc['input']}\nA: Let's think step by step.\n", "", lambda doc: doc["cot"]),
-    "arithmetic": (lambda doc: f"{doc['expression']}=", "", lambda doc: doc["value"]),
+    "arithmetic": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
+    "copying": (lambda doc: f"Copy: {doc['given']}\n", "", lambda doc: doc["result"]),
 }
 
 

@@ -1,7 +1,7 @@
 """mini_bbh_cot: four BIG-Bench-Hard subtasks with a short chain of thought that ends "So the answer is X."
 
-    {"subtask": "word_sorting", "input": "Sort the following words alphabetically: List: oven coat",
-     "target": "coat oven", "cot": "The first letters: oven (15), coat (3). So the answer is coat oven."}
+    {"subtask": "word_sorting", "input": "Sort the following words alphabetically: List: lamp ant",
+     "target": "ant lamp", "cot": "The first letters: l a. In order: a l. So the answer is boat lamp."}
 
 Inputs have the form of the official subtasks, only shorter; the chains are the project's own.
 """
@@ -13,17 +13,14 @@ import random
 from evaluation.benchmarks.mini.common import draw
 
 KINDS_OF_THINGS = {
-    "fruits": ("apple", "plum", "pear", "fig", "lemon", "mango"),
+    "fruits": ("apple", "plum", "pear", "lemon"),
     "vegetables": ("onion", "carrot", "turnip", "leek"),
-    "animals": ("dog", "cat", "frog", "duck", "goat", "snail"),
+    "animals": ("dog", "cat", "frog", "duck"),
     "musical instruments": ("flute", "piano", "drum", "violin"),
 }
 COUNTS = {1: "a", 2: "two", 3: "three", 4: "four"}
-WORDS = """
-    arm axe bird boat bread bus camp chair clock coat desk dish door drum egg farm fire flag fork game gate gold
-    hand hill home ice iron jam jar key king kite lamp leaf lion milk mud nail nest oven pipe queen rain ring rope
-    sail seed ship snow tent tree vase wall well wolf yard zoo
-""".split()  # noqa: SIM905
+WORDS = ("ant", "bird", "clock", "door", "egg", "fire", "game", "hill", "jar", "king", "lamp", "milk", "nest", "queen",
+         "rope", "snow", "tree", "vase", "wolf", "zoo")  # fmt: skip
 MOVES = {"forward": (0, 1), "backward": (0, -1), "left": (-1, 0), "right": (1, 0)}
 COMPASS = ("forward", "right", "backward", "left")
 TURNS = {"Turn right": 1, "Turn around": 2, "Turn left": 3}
@@ -42,10 +39,10 @@ RETURN = "If you follow these instructions, do you return to the starting point?
 
 
 def _boolean_expressions(rng: random.Random) -> tuple[str, str, str]:
-    """Brackets and nots first, then ands, then ors: one simplified expression after each."""
+    """Brackets and nots first, then ands, then ors: the simplified expression after each."""
     terms: list[str] = []
     values: list[bool] = []
-    for _ in range(rng.randint(2, 4)):
+    for _ in range(rng.randint(2, 3)):
         nots = rng.choice((0, 0, 1, 1, 2))
         inner = rng.choice(("True", "False"))
         value = inner == "True"
@@ -67,7 +64,7 @@ def _boolean_expressions(rng: random.Random) -> tuple[str, str, str]:
     simple = str(values[0]) + "".join(f" {op} {value}" for op, value in zip(ops, values[1:], strict=True))
     ored = " or ".join(str(all(group)) for group in groups)
     answer = str(any(all(group) for group in groups))
-    stages = list(dict.fromkeys([question, simple, ored, answer]))
+    stages = list(dict.fromkeys([simple, ored, answer]))
     return f"{question} is", answer, " = ".join(stages) + "."
 
 
@@ -96,7 +93,8 @@ def _navigate(rng: random.Random) -> tuple[str, str, str]:
     """Half of the walks end where they started; half of them turn instead of always facing forward."""
     turning = rng.random() < 0.5
     home = rng.random() < 0.5
-    first, second = rng.randint(1, 9), rng.randint(1, 9)
+    first = rng.randint(1, 8)
+    second = rng.randint(1, 9 - first)
     if turning:
         steps: list[Step] = [(f"Take {_steps(first)}", None, first), *_middle_turn(rng)]
         turned = sum(TURNS[text] for text, _, n in steps if n == 0) % 4
@@ -119,7 +117,7 @@ def _navigate(rng: random.Random) -> tuple[str, str, str]:
             facing = (facing + TURNS[text]) % 4
         dx, dy = MOVES[direction or COMPASS[facing]]
         x, y = x + dx * n, y + dy * n
-        lines.append(f"{text}: ({x}, {y}){f', facing {COMPASS[facing]}' if turning else ''}.")
+        lines.append(f"({x}, {y}){f', facing {COMPASS[facing]}' if turning else ''}.")
     answer = "Yes" if (x, y) == (0, 0) else "No"
     start = "" if turning else " Always face forward."
     question = f"{RETURN}{start} {' '.join(f'{text}.' for text, _, _ in steps)}\nOptions:\n- Yes\n- No"
@@ -135,19 +133,13 @@ def _middle_turn(rng: random.Random) -> list[Step]:
 
 
 def _word_sorting(rng: random.Random) -> tuple[str, str, str]:
-    """Words that start with different letters, sorted by the letters' places in the alphabet."""
-    words: list[str] = []
-    wanted = rng.randint(2, 5)
-    while len(words) < wanted:
-        word = rng.choice(WORDS)
-        if word[0] not in {w[0] for w in words}:
-            words.append(word)
+    """Words that start with different letters: their letters as they stand, then in order."""
+    words = rng.sample(WORDS, rng.randint(2, 4))
     ordered = sorted(words)
-    places = ", ".join(f"{word} ({ord(word[0]) - ord('a') + 1})" for word in words)
     return (
         f"Sort the following words alphabetically: List: {' '.join(words)}",
         " ".join(ordered),
-        f"The first letters: {places}.",
+        f"The first letters: {' '.join(word[0] for word in words)}. In order: {' '.join(word[0] for word in ordered)}.",
     )
 
 

@@ -1,9 +1,10 @@
 """mini_gsm8k: word problems of one to three steps with a worked answer, in GSM8K's schema.
 
-    {"question": "Ann has 27 pens. Ann buys 38 more. How many pens does Ann have now?",
-     "answer": "27+38=65 pens\\n#### 65"}
+    {"question": "Ann has 27 pens. Ann buys 18 more. How many pens does Ann have now?",
+     "answer": "27+18=45\\n#### 45"}
 
-Sums and differences of numbers below 100, products of one-digit numbers; every number on the way is between 1 and 99.
+Counts have two digits, SMALLEST to LARGEST, factors one, and so every calculation of a kind is as wide as any other.
+That spares a small model one thing only: a canvas of masks does not say how many digits a number will have.
 """
 
 from __future__ import annotations
@@ -13,25 +14,9 @@ from dataclasses import dataclass
 
 from evaluation.benchmarks.mini.common import draw
 
-NAMES = (
-    "Ann",
-    "Ben",
-    "Cara",
-    "Dan",
-    "Eva",
-    "Finn",
-    "Gina",
-    "Hugo",
-    "Iris",
-    "Jack",
-    "Kate",
-    "Leo",
-    "Mia",
-    "Noah",
-    "Olga",
-    "Paul",
-)
-THINGS = ("pens", "cups", "books", "coins", "cards", "shells", "apples", "stamps", "stones", "balls", "keys", "hats")
+SMALLEST, LARGEST = 10, 49
+NAMES = ("Ann", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo")
+THINGS = ("pens", "cups", "books", "coins", "cards", "shells", "apples", "stamps")
 CONTAINERS = ("bags", "boxes")
 GAINS = ("buys", "finds", "gets")
 LOSSES = ("sells", "loses", "uses")
@@ -60,9 +45,9 @@ def problem(rng: random.Random) -> Problem:
     question = f"How many {thing} does {who} have now?"
     while len(steps) < wanted:
         last = len(steps) == wanted - 1
-        if last and start in ("times", "more", "fewer") and steps and rng.random() < 0.4:
+        if last and start in ("more", "fewer") and steps and rng.random() < 0.4:
             first = int(sentences[0].split()[2])
-            if first + value <= 99:
+            if first + value <= LARGEST:
                 steps.append((f"{first}+{value}", first + value))
                 question = f"How many {thing} do {other} and {who} have in total?"
                 break
@@ -72,40 +57,49 @@ def problem(rng: random.Random) -> Problem:
             sentences.append(f"{who} puts them into {d} equal {rng.choice(CONTAINERS)}.")
             question = f"How many {thing} are in each?"
             break
-        if rng.random() < value / 99:
-            change = rng.randint(1, value - 1) if value > 1 else 0
-            sign, verb = "-", rng.choice(LOSSES)
-        else:
-            change, sign, verb = rng.randint(1, 99 - value), "+", rng.choice(GAINS)
-        if not change:
-            continue
-        result = value + change if sign == "+" else value - change
-        steps.append((f"{value}{sign}{change}", result))
-        sentences.append(f"{who} {verb} {change}{' more' if sign == '+' else ''}.")
-        value = result
+        sign, change = change_of(rng, value)
+        sentences.append(f"{who} {rng.choice(GAINS if sign == '+' else LOSSES)} {change}.")
+        steps.append((f"{value}{sign}{change}", value + change if sign == "+" else value - change))
+        value = steps[-1][1]
     return Problem(" ".join([*sentences, question]), tuple(steps), thing)
+
+
+def change_of(rng: random.Random, value: int) -> tuple[str, int]:
+    """A two-digit change of a count that leaves it between SMALLEST and LARGEST: its sign and size."""
+    up, down = LARGEST - value, value - SMALLEST
+    sign = rng.choice([s for s, room in (("+", up), ("-", down)) if room >= SMALLEST])
+    return sign, rng.randint(SMALLEST, up if sign == "+" else down)
+
+
+def factors(rng: random.Random) -> tuple[int, int]:
+    """Two one-digit numbers whose product has two digits and leaves room for a change."""
+    return rng.choice([(a, b) for a in range(2, 10) for b in range(2, 10) if SMALLEST <= a * b <= LARGEST])
 
 
 def _start(
     rng: random.Random, kind: str, who: str, other: str, thing: str
 ) -> tuple[list[str], list[tuple[str, int]], int]:
     """Sentences, steps and the count that `who` starts with."""
-    a, b = rng.randint(2, 9), rng.randint(2, 9)
+    a, b = factors(rng)
     if kind == "groups":
         return [f"{who} has {a} {rng.choice(CONTAINERS)} of {b} {thing}."], [(f"{a}*{b}", a * b)], a * b
     if kind == "times":
         return [f"{other} has {a} {thing}.", f"{who} has {b} times as many."], [(f"{a}*{b}", a * b)], a * b
-    low = rng.randint(3, 90)
+    low = rng.randint(SMALLEST, LARGEST - SMALLEST) if kind == "more" else rng.randint(2 * SMALLEST, LARGEST)
     if kind == "plain":
         return [f"{who} has {low} {thing}."], [], low
-    change = rng.randint(1, 99 - low if kind == "more" else low - 1)
-    sign, total = ("+", low + change) if kind == "more" else ("-", low - change)
+    if kind == "more":
+        change = rng.randint(SMALLEST, LARGEST - low)
+        sign, total = "+", low + change
+    else:
+        change = rng.randint(SMALLEST, low - SMALLEST)
+        sign, total = "-", low - change
     return [f"{other} has {low} {thing}.", f"{who} has {change} {kind}."], [(f"{low}{sign}{change}", total)], total
 
 
 def _make(rng: random.Random) -> tuple[str, dict]:
     made = problem(rng)
-    lines = [f"{expression}={value} {made.thing}" for expression, value in made.steps]
+    lines = [f"{expression}={value}" for expression, value in made.steps]
     return made.question, {"question": made.question, "answer": "\n".join([*lines, f"#### {made.answer}"])}
 
 
