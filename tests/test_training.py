@@ -54,7 +54,9 @@ def batches_for(
 ) -> Batches:
     tokenizer = tokenizers.load(family, ASSETS / f"tiny_{family}")
     assert tokenizer is not None
-    return Batches(tokenizer, family, [Stage(10**9, lengths, EVEN, tokens, spare)], mask_all=0.0, mask_shots=0.5, seed=seed)
+    return Batches(
+        tokenizer, family, [Stage(10**9, lengths, EVEN, tokens, spare)], mask_all=0.0, mask_shots=0.5, seed=seed
+    )
 
 
 def trainer_for(family: str, work: Path, steps: int = 20, threads: int = 1) -> Trainer:
