@@ -179,7 +179,7 @@ DEFINITIONS: dict[str, Definition] = {
         target=lambda doc: str(doc["answer"]),
         shot=lambda doc: {"question": doc["question"], "target": doc["answer"]},
     ),
-    "mini_math500": mini(MATH500, "math500", id_field=None),
+    "mini_math500": mini(MATH500, "math500", count=400, id_field=None),
     "mini_mbpp": mini(MBPP, "mbpp", count=300, shot=lambda doc: {**doc, "is_fewshot": True}),
     "mini_humaneval": mini(HUMANEVAL, "humaneval", count=300, id_field=None),
     "mini_bbh_cot": mini(
