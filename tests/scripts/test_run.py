@@ -81,7 +81,7 @@ def test_a_sweep_survives_a_failing_job_and_redoes_it_alone(script, checkpoints,
     monkeypatch.setattr("evaluation.generate.stream", counted)
     code, out, err = script("run.py", *sweep)
     assert code == 0, err
-    assert asked == [0, 3, 0]
+    assert [n for n in asked if n] == [3]  # the failed job alone
     assert "failed" not in (next(tmp_path.glob("sweeps/*/sweep.md"))).read_text()
 
 
