@@ -81,7 +81,7 @@ class Estimate:
             yield from ((config, job.prompts + job.warmup) for config in job.configs)
 
     def questions(self, config: Config) -> int:
-        items: int = self.benchmark(config)["items"]
+        items: int = config["benchmark"].get("count") or self.benchmark(config)["items"]
         return items if config["limit"] is None else min(items, config["limit"])
 
     def benchmark(self, config: Config) -> Mapping[str, Any]:

@@ -70,7 +70,8 @@ class Answers:
     @property
     def taken(self) -> int:
         """How many answers the timing gives: not those that are to be recorded step by step."""
-        return max(0, self.timing.prompts - int(self.config["trace"]))
+        trace = self.config["trace"]
+        return 0 if trace is True else max(0, self.timing.prompts - trace)
 
     def do(self, results: Path, allow_code_execution: bool) -> Path:
         """Make the run, or what it lacks; returns its folder."""
