@@ -6,6 +6,7 @@ kept with every verdict, so that a person can see why an answer counted. Needs n
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from evaluation import code_answer, execution, extract
@@ -98,10 +99,8 @@ class CodeScorer:
         Raises execution.ExecutionError unless `options` allow code to be run, or if a canary is judged wrong.
         """
         options = options or CodeOptions()
-        canaries = [self.job(doc, self.gold(doc), str(i)) for i, doc in enumerate((*docs, *docs)[:CANARIES])]
-        rates = execution.check_canaries(
-            canaries, workers=options.workers, allow_code_execution=options.allow_code_execution
-        )
+        canaries = tuple(self.job(doc, self.gold(doc), str(i)) for i, doc in enumerate((*docs, *docs)[:CANARIES]))
+        rates = canary_rates(canaries, options.workers, options.allow_code_execution)
         scores, results = self._run(docs, texts, options)
         record = {"isolation": execution.isolation(), "canaries": rates, "warning": execution.suspicion(results)}
         return Judged(scores, record)
@@ -128,6 +127,12 @@ class CodeScorer:
 
 
 CANARIES = 8  # solutions judged before any score, three times over
+
+
+@cache
+def canary_rates(canaries: tuple[execution.Program, ...], workers: int, allow_code_execution: bool) -> dict[str, float]:
+    """As `execution.check_canaries`; a process that judged them right once does not judge the same ones again."""
+    return execution.check_canaries(canaries, workers=workers, allow_code_execution=allow_code_execution)
 
 
 def number_judge(strict: Callable[[str], str | None]) -> Callable[[Doc, str], Mapping[str, Verdict]]:
