@@ -56,11 +56,17 @@ def spec_of(cfg: DictConfig, tokenizer: Tokenizer) -> ModelSpec:
     )
 
 
+TOLERANCE = 1e-3
+
+
 def compare(losses: list[float], output: Path) -> None:
-    """Print how far the losses of the first steps are from the committed record's."""
+    """Print how far the losses of the first steps are from the committed record's; an error where it is too far."""
     recorded = json.loads((output / "training_record.json").read_text())["first_losses"][: len(losses)]
     furthest = max(abs(a - b) for a, b in zip(losses, recorded, strict=False))
-    print(f"first {len(recorded)} losses: at most {furthest:.1e} from the record in {output}")
+    line = f"first {len(recorded)} losses: at most {furthest:.1e} from the record in {output}"
+    if furthest > TOLERANCE:
+        raise SystemExit(f"{line}, more than {TOLERANCE:.0e}")
+    print(line)
 
 
 def checkpoint(folder: Path) -> tuple[Transformer, Tokenizer]:

@@ -50,13 +50,12 @@ def spec_for(family: str, tokenizer: tokenizers.Tokenizer) -> ModelSpec:
 
 
 def batches_for(
-    family: str, lengths: dict[int, float], tokens: int = 512, seed: int = 0, spare: float = 0.0
+    family: str, lengths: dict[int, float], tokens: int = 512, seed: int = 0, spare: float = 0.0, ends: float = 0.0
 ) -> Batches:
     tokenizer = tokenizers.load(family, ASSETS / f"tiny_{family}")
     assert tokenizer is not None
-    return Batches(
-        tokenizer, family, [Stage(10**9, lengths, EVEN, tokens, spare)], mask_all=0.0, mask_shots=0.5, seed=seed
-    )
+    stage = Stage(10**9, lengths, EVEN, tokens, spare, ends)
+    return Batches(tokenizer, family, [stage], mask_all=0.0, mask_shots=0.5, seed=seed)
 
 
 def trainer_for(family: str, work: Path, steps: int = 20, threads: int = 1) -> Trainer:
@@ -77,9 +76,9 @@ def test_a_batch_is_a_function_of_seed_and_step(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("spare", [0.0, 1.0])
-def test_two_complementary_masks_over_answers_alone(family: str, spare: float) -> None:
-    batches = batches_for(family, {256: 1.0}, tokens=4096, spare=spare)
+@pytest.mark.parametrize(("spare", "ends"), [(0.0, 0.0), (1.0, 0.0), (0.0, 0.5), (1.0, 1.0)])
+def test_two_complementary_masks_over_answers_alone(family: str, spare: float, ends: float) -> None:
+    batches = batches_for(family, {256: 1.0}, tokens=4096, spare=spare, ends=ends)
     batch = batches.batch(0)
     first, second = batch.ids.chunk(2)
     one, other = batch.masked.chunk(2)
@@ -92,6 +91,20 @@ def test_two_complementary_masks_over_answers_alone(family: str, spare: float) -
         assert ids[-1] == batches.eos
         assert targets[start:].all()
         assert not targets[:12].any()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ends_are_masked_from_a_place_drawn_for_each_part(family: str) -> None:
+    batch = batches_for(family, {256: 1.0}, tokens=16384, ends=1.0).batch(0)
+    one, other = batch.masked.chunk(2)
+    shares = []
+    for first, both in zip(one, one | other, strict=True):
+        parts = [*both.diff(prepend=torch.tensor([False])).nonzero().squeeze(1).tolist(), len(both)]
+        for start, end in zip(parts[::2], parts[1::2], strict=True):
+            part = first[start:end].int()
+            assert (part.diff() >= 0).all(), "nothing is open after the first masked token of a part"
+            shares.append(part.float().mean().item())
+    assert min(shares) < 0.1 and max(shares) > 0.9 and 0.35 < sum(shares) / len(shares) < 0.65
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,10 +2,13 @@
 
 A sequence is the chat prompt with as many solved shots as fit, then the canvas: the answer and end-of-text tokens up to
 the batch's length, which are targets like any other (LLaDA's GUIDELINES.md: EOS follows an answer, and pads it). So a
-batch has no padding and no attention mask. Two kinds of noise, each in two complementary copies of the same sequence:
+batch has no padding and no attention mask. Noise comes in two complementary copies of the same sequence:
 
 - the canvas alone is masked, at a ratio drawn uniformly (the instruction form);
-- the shots' answers are masked as well, each at its own ratio (the pre-training form: many more targets a pass).
+- the shots' answers are masked as well, each at its own ratio (the pre-training form: many more targets a pass);
+- a stage's `ends` is the share of sequences where these parts are masked from a place drawn uniformly to their ends,
+  as decoding block by block leaves them. A result stands two or three times in a worked answer: where tokens are masked
+  one by one, a copy of it is nearly always left, and a small model learns to look it up but not to compute it.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ class Stage:
     """Until which step; how often each length (tokens of a whole sequence) is drawn; the share of each benchmark.
 
     `tokens` is the size of a batch, both copies counted. `spare` is the share of sequences that take fewer shots than
-    would fit, and so have a long end-of-text fill.
+    would fit, and so have a long end-of-text fill; `ends` the share masked from some place on.
     """
 
     until: int
@@ -38,6 +41,7 @@ class Stage:
     benchmarks: Mapping[str, float]
     tokens: int
     spare: float = 0.0
+    ends: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,11 @@ class Batches:
                 spans = [(self.prefix, length)]
             elif rng.random() < self.mask_shots:
                 spans += sequence.shots
+            ends = stage.ends > 0 and rng.random() < stage.ends
             for start, end in spans:
-                hidden = noise[row, start:end] < rng.random()
+                ratio = rng.random()
+                drawn = torch.linspace(1, 0, end - start) if ends else noise[row, start:end]
+                hidden = drawn < ratio
                 masked[0, row, start:end], masked[1, row, start:end] = hidden, ~hidden
         return Batch(ids.repeat(2, 1), masked.flatten(0, 1))
 
