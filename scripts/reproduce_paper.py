@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from plan import Job, Timing, plan
 from tqdm import tqdm
 
+from evaluation.devices import check_idle
 from evaluation.report import format_table, write_report
 from evaluation.store import RunStore
 
@@ -31,6 +32,8 @@ def main(cfg: DictConfig) -> None:
         from dry_run import dry_run
 
         return dry_run(jobs, config["estimate"], allowed)
+    if not config["allow_busy_device"]:
+        check_idle(profile["device"])
     store, folders, failures = RunStore(results / "runs"), [], Counter[str]()
     for number, job in enumerate(tqdm(jobs, desc=profile["name"], unit="job", disable=None), 1):
         print(f"[{number}/{len(jobs)}] {job.name}", flush=True)

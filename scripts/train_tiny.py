@@ -19,13 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from entropycache.models.checkpoint import load_model, save_checkpoint
+from entropycache.models.checkpoint import save_checkpoint
 from entropycache.models.transformer import Transformer
 from entropycache.types import ModelSpec
 from evaluation.training import tokenizers
 from evaluation.training.data import Batches, Stage
 from evaluation.training.evaluate import accuracy
-from evaluation.training.inherit import inherit
 from evaluation.training.trainer import Schedule, Trainer, initialise, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,15 +68,6 @@ def compare(losses: list[float], output: Path) -> None:
     print(line)
 
 
-def checkpoint(folder: Path) -> tuple[Transformer, Tokenizer]:
-    """Model and tokenizer of a checkpoint folder; raises FileNotFoundError where it has none."""
-    model = load_model(folder)
-    tokenizer = tokenizers.load(model.spec.family, folder)
-    if tokenizer is None:
-        raise FileNotFoundError(f"no tokenizer in {folder}")
-    return model, tokenizer
-
-
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train_tiny")
 def main(cfg: DictConfig) -> None:
     torch.set_num_threads(1)  # the workers are threads of their own
@@ -92,8 +82,6 @@ def main(cfg: DictConfig) -> None:
     batches = Batches(tokenizer, cfg.train.family, stages, data["mask_all"], data["mask_shots"], cfg.seed)
     model = Transformer(spec_of(cfg, tokenizer))
     initialise(model, cfg.seed)
-    if cfg.train.parent:
-        inherit(model, tokenizer, *checkpoint(ROOT / cfg.train.parent))
     model.to(cfg.device)
     optimizer, schedule = cfg.optimizer, Schedule(dict(cfg.optimizer.lr))
     trainer = Trainer(model, batches, schedule, optimizer.weight_decay, optimizer.clip, ROOT / cfg.work, cfg.threads)

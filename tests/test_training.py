@@ -1,6 +1,9 @@
 """Training of the small checkpoints: data by step alone, the objective, resuming, and the committed records."""
 
 import json
+import re
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,10 @@ from entropycache.models.transformer import Transformer
 from entropycache.types import ModelSpec
 from evaluation.benchmarks import mini
 from evaluation.benchmarks.mini import exercises
+from evaluation.benchmarks.mini.common import split_of
 from evaluation.training import tokenizers
 from evaluation.training.data import Batch, Batches, Stage
 from evaluation.training.evaluate import decode, final, shots_for
-from evaluation.training.inherit import inherit
 from evaluation.training.trainer import Record, Schedule, Trainer, Workers, hidden, initialise, loss_of, write_record
 from tests.conftest import ROOT
 
@@ -49,12 +52,10 @@ def spec_for(family: str, tokenizer: tokenizers.Tokenizer) -> ModelSpec:
     )
 
 
-def batches_for(
-    family: str, lengths: dict[int, float], tokens: int = 512, seed: int = 0, spare: float = 0.0, ends: float = 0.0
-) -> Batches:
+def batches_for(family: str, lengths: dict[int, float], tokens: int = 512, seed: int = 0, **kinds: float) -> Batches:
     tokenizer = tokenizers.load(family, ASSETS / f"tiny_{family}")
     assert tokenizer is not None
-    stage = Stage(10**9, lengths, EVEN, tokens, spare, ends)
+    stage = Stage(10**9, lengths, EVEN, tokens, **kinds)
     return Batches(tokenizer, family, [stage], mask_all=0.0, mask_shots=0.5, seed=seed)
 
 
@@ -93,18 +94,42 @@ def test_two_complementary_masks_over_answers_alone(family: str, spare: float, e
         assert not targets[:12].any()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_ends_are_masked_from_a_place_drawn_for_each_part(family: str) -> None:
-    batch = batches_for(family, {256: 1.0}, tokens=16384, ends=1.0).batch(0)
+def parts_of(batch: Batch) -> Iterator[tuple[list[int], list[bool]]]:
+    """Token ids of each answer of a batch, and which of them the first copy hides."""
     one, other = batch.masked.chunk(2)
+    for ids, first, both in zip(batch.ids, one, one | other, strict=False):
+        edges = [*both.diff(prepend=torch.tensor([False])).nonzero().squeeze(1).tolist(), len(both)]
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            yield ids[start:end].tolist(), first[start:end].tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ends_are_hidden_from_a_place_drawn_for_each_part(family: str) -> None:
     shares = []
-    for first, both in zip(one, one | other, strict=True):
-        parts = [*both.diff(prepend=torch.tensor([False])).nonzero().squeeze(1).tolist(), len(both)]
-        for start, end in zip(parts[::2], parts[1::2], strict=True):
-            part = first[start:end].int()
-            assert (part.diff() >= 0).all(), "nothing is open after the first masked token of a part"
-            shares.append(part.float().mean().item())
+    for _, out in parts_of(batches_for(family, {256: 1.0}, tokens=16384, ends=1.0).batch(0)):
+        assert out == sorted(out), "nothing is open after the first masked token of a part"
+        shares.append(sum(out) / len(out))
     assert min(shares) < 0.1 and max(shares) > 0.9 and 0.35 < sum(shares) / len(shares) < 0.65
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_number_is_hidden_wherever_it_stands_in_an_answer(family: str) -> None:
+    def split_numbers(**kinds: float) -> tuple[int, int]:
+        batches = batches_for(family, {256: 1.0}, tokens=16384, **kinds)
+        split = repeated = 0
+        for ids, out in parts_of(batches.batch(0)):
+            seen: dict[str, str] = {}
+            pieces = [batches.tokenizer.decode([i]) for i in ids]
+            for digits, run in groupby(zip(pieces, out, strict=True), lambda pair: pair[0].isdigit()):
+                if digits:
+                    number, mask = zip(*run, strict=True)
+                    repeated += "".join(number) in seen
+                    split += seen.setdefault("".join(number), str(mask)) != str(mask)
+        return split, repeated
+
+    split, repeated = split_numbers(numbers=1.0)
+    assert split == 0 and repeated > 50
+    assert split_numbers()[0] > 20
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -257,33 +282,27 @@ def test_a_saved_checkpoint_loads_with_the_same_numbers(tmp_path: Path) -> None:
     )
 
 
+def value_of(expression: str) -> int:
+    return eval(expression.replace("/", "//"))
+
+
 def test_exercises_hold_and_are_the_same_again() -> None:
-    for doc in exercises.items("arithmetic", 50):
-        assert eval(doc["given"].replace("/", "//")) == int(doc["result"])
+    for name in ("arithmetic", "calculation", "cloze"):
+        for doc in exercises.items(name, 200):
+            expression = re.search(r"\d+[-+*/]\d+$", doc["given"])
+            assert expression and value_of(expression[0]) == int(doc["result"].strip("$."))
+    for doc in exercises.items("lines", 50):
+        lines = [line.partition("=") for line in re.findall(r"\d[^$\n]*=\d+", doc["result"])]
+        assert len(lines) > 1 and all(value_of(left) == int(value) for left, _, value in lines)
     for doc in exercises.items("copying", 50):
         assert doc["given"] == doc["result"]
     assert exercises.items("copying", 9, 4) == exercises.items("copying", 9, 4) != exercises.items("copying", 9, 5)
 
 
-def test_a_child_inherits_tokens_by_their_use_and_heads_by_groups() -> None:
-    (child, tokenizer), (parent, parents_tokenizer) = (
-        (Transformer(spec_for(family, loaded)), loaded)
-        for family in ("dream", "llada")
-        if (loaded := tokenizers.load(family, ASSETS / f"tiny_{family}"))
-    )
-    initialise(parent, 1)
-    initialise(child, 0)
-    inherit(child, tokenizer, parent, parents_tokenizer)
-    ours, theirs = tokenizer.get_vocab(), parents_tokenizer.get_vocab()
-    for mine, its in (("<|mask|>", "<|mdm_mask|>"), ("<|im_end|>", "<|eot_id|>"), ("Question", "Question")):
-        assert torch.equal(child.embed.weight[ours[mine]], parent.embed.weight[theirs[its]])
-        assert torch.equal(child.head.weight[ours[mine]], parent.head.weight[theirs[its]])
-    width, head = parent.spec.hidden, parent.spec.head_dim
-    assert torch.equal(child.layers[1].down.weight, parent.layers[1].down.weight)
-    small, large = child.layers[0].qkv.weight, parent.layers[0].qkv.weight
-    assert torch.equal(small[:width], large[:width])
-    first_key = (large[width : width + head] + large[width + head : width + 2 * head]) / 2
-    torch.testing.assert_close(small[width : width + head], first_key)
-    last_value = (large[-2 * head : -head] + large[-head:]) / 2
-    torch.testing.assert_close(small[-head:], last_value)
-    assert not child.layers[0].qkv.bias.any()
+def test_exercises_quote_training_items_alone() -> None:
+    given = [doc["given"] for doc in exercises.items("cloze", 2000)]
+    whole = [made[1] for text in given if (made := re.match(r"Question: (\w+ has .*\?)\nAnswer: \d", text))]
+    problem = re.compile(r"(?:Compute|Simplify|Solve|If|What is)[^?.]*\$[^$?.]*[?.]")
+    problems = [made[0] for text in given for made in problem.finditer(text)]
+    assert len(whole) > 200 and len(problems) > 200
+    assert {split_of(text) for text in [*whole, *problems]} == {"train"}

@@ -6,9 +6,10 @@ batch has no padding and no attention mask. Noise comes in two complementary cop
 
 - the canvas alone is masked, at a ratio drawn uniformly (the instruction form);
 - the shots' answers are masked as well, each at its own ratio (the pre-training form: many more targets a pass);
-- a stage's `ends` is the share of sequences where these parts are masked from a place drawn uniformly to their ends,
-  as decoding block by block leaves them. A result stands two or three times in a worked answer: where tokens are masked
-  one by one, a copy of it is nearly always left, and a small model learns to look it up but not to compute it.
+- in a stage's share `numbers` of the sequences, a digit is hidden wherever its number stands in an answer, or nowhere.
+  A result stands two or three times in a worked answer: where tokens are hidden one by one, nearly always a copy of it
+  is left, and a small model learns to look results up but not to compute them;
+- in a stage's share `ends`, each part is hidden from a place drawn uniformly to its end, as decoding leaves it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class Stage:
     """Until which step; how often each length (tokens of a whole sequence) is drawn; the share of each benchmark.
 
     `tokens` is the size of a batch, both copies counted. `spare` is the share of sequences that take fewer shots than
-    would fit, and so have a long end-of-text fill; `ends` the share masked from some place on.
+    would fit, and so have a long end-of-text fill. `numbers` and `ends` are the shares of two kinds of noise.
     """
 
     until: int
@@ -41,6 +43,7 @@ class Stage:
     benchmarks: Mapping[str, float]
     tokens: int
     spare: float = 0.0
+    numbers: float = 0.0
     ends: float = 0.0
 
 
@@ -70,6 +73,7 @@ class Batches:
         self.tokenizer, self.family, self.stages, self.seed = tokenizer, family, stages, seed
         self.mask_all, self.mask_shots = mask_all, mask_shots
         self.eos: int = tokenizer.get_vocab()["<|endoftext|>"]  # its name in both families
+        self.digits = {self.tokenizer.get_vocab()[digit] for digit in "0123456789"}
         self.overhead = len(self.encode(chat(family, "")))
         self.prefix = len(self.encode(chat(family, "\0").partition("\0")[0]))
 
@@ -94,13 +98,27 @@ class Batches:
                 spans = [(self.prefix, length)]
             elif rng.random() < self.mask_shots:
                 spans += sequence.shots
-            ends = stage.ends > 0 and rng.random() < stage.ends
+            kind = rng.random() if stage.numbers + stage.ends else 1.0
             for start, end in spans:
-                ratio = rng.random()
-                drawn = torch.linspace(1, 0, end - start) if ends else noise[row, start:end]
-                hidden = drawn < ratio
+                drawn = noise[row, start:end]
+                if kind < stage.numbers:
+                    drawn = self.alike(drawn, ids[row, start:end].tolist())
+                elif kind < stage.numbers + stage.ends:
+                    drawn = torch.linspace(1, 0, end - start)
+                hidden = drawn < rng.random()
                 masked[0, row, start:end], masked[1, row, start:end] = hidden, ~hidden
         return Batch(ids.repeat(2, 1), masked.flatten(0, 1))
+
+    def alike(self, noise: Float[Tensor, " n"], ids: list[int]) -> Float[Tensor, " n"]:
+        """The noise of n tokens where each digit has that of the first place where its whole number stands."""
+        noise, at = noise.clone(), 0
+        first: dict[tuple[int, ...], Tensor] = {}
+        for digits, run in groupby(ids, self.digits.__contains__):
+            size = len(number := tuple(run))
+            if digits:
+                noise[at : at + size] = first.setdefault(number, noise[at : at + size].clone())
+            at += size
+        return noise
 
     def sequence(self, name: str, length: int, rng: random.Random, spare: float = 0.0) -> Sequence:
         """One sequence of at most `length` tokens with as many shots as fit; items too long for it are passed over."""

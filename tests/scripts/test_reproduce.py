@@ -253,6 +253,17 @@ def test_a_dry_run_refuses_settings_that_mean_nothing(script, small_profile):
     assert code == 1 and err.startswith("error: ") and "sigma" in err and err.count("\n") == 1
 
 
+def test_nothing_is_timed_on_a_gpu_that_is_busy(script, small_profile, tmp_path, monkeypatch):
+    gpu = {"--query-gpu=index,uuid": [["0", "GPU-a"]]}
+    gpu["--query-compute-apps=gpu_uuid,pid,used_memory"] = [["GPU-a", "4711", "900"]]
+    monkeypatch.setattr("evaluation.devices.nvidia_smi", lambda *query: gpu.get(query[0], []))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    code, _, err = script("reproduce_paper.py", *small_profile, "profile.device=cuda")
+    assert code == 1 and "device=cuda is busy with process 4711 (900 MiB)" in err and not (tmp_path / "runs").exists()
+    code, _, err = script("reproduce_paper.py", *small_profile, "profile.device=cuda", "allow_busy_device=true")
+    assert code == 1 and "busy" not in err and "no CUDA device is available here" in err
+
+
 def test_only_the_embedded_profile_runs_programs_unasked():
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         allowed = {name: compose("reproduce_paper", [f"profile={name}"]) for name in ("embedded", "paper")}

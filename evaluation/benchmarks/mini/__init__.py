@@ -61,7 +61,10 @@ FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]]
     "mini_humaneval": (lambda doc: doc["prompt"], "", lambda doc: doc["canonical_solution"].rstrip("\n")),
     "mini_bbh_cot": (lambda doc: f"Q: {doc['input']}\nA: Let's think step by step.\n", "", lambda doc: doc["cot"]),
     "arithmetic": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
+    "calculation": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
+    "cloze": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
     "copying": (lambda doc: f"Copy: {doc['given']}\n", "", lambda doc: doc["result"]),
+    "lines": (lambda doc: f"{doc['given']}:", " ", lambda doc: doc["result"]),
 }
 
 

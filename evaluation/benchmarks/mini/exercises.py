@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
+from typing import TypeVar
 
-from evaluation.benchmarks.mini import bbh_cot, functions, gsm8k
+from evaluation.benchmarks.mini import bbh_cot, functions, gsm8k, math500
+from evaluation.benchmarks.mini.common import split_of
+
+T = TypeVar("T")
 
 WORDS = (*bbh_cot.WORDS, *gsm8k.THINGS, *functions.WORDS, "True", "False", "and", "or", "not", "+", "-", "*", "/")
 
@@ -14,6 +19,80 @@ def arithmetic(rng: random.Random) -> dict:
     """A calculation as it occurs in mini_gsm8k: {"given": "27+18", "result": "45"}."""
     expression, value = rng.choice(gsm8k.problem(rng).steps)
     return {"given": expression, "result": str(value)}
+
+
+def lines(rng: random.Random) -> dict:
+    r"""Calculations to write out as in mini_gsm8k's answers or mini_math500's, every result in one place alone:
+    {"given": "27+18 45-10", "result": "27+18=45\n45-10=35"}."""
+    made = [arithmetic(rng) for _ in range(rng.randint(2, 5))]
+    written = [f"{one['given']}={one['result']}" for one in made]
+    given = " ".join(one["given"] for one in made)
+    if rng.random() < 0.5:
+        return {"given": f"${given}$", "result": ", ".join(f"${line}$" for line in written) + "."}
+    return {"given": given, "result": "\n".join(written)}
+
+
+def calculation(rng: random.Random) -> dict:
+    """A calculation behind words, its numbers or other calculations: {"given": "27 18: tree. 27+18", "result": "45"}.
+
+    What was learnt on bare calculations fails among other text, until it has been seen there.
+    """
+    one = arithmetic(rng)
+    numbers = re.findall(r"\d+", one["given"])
+    before = "".join(rng.choice(BEFORE)(rng, one["given"], numbers) for _ in range(rng.randint(0, 3)))
+    opening, closing = rng.choice((("", ""), ("", "."), ("$", "$"), ("$", "$.")))
+    return {"given": f"{before}{opening}{one['given']}", "result": f"{one['result']}{closing}"}
+
+
+def cloze(rng: random.Random) -> dict:
+    r"""A calculation behind sentences of the benchmarks, or in its place in a worked answer, one result missing:
+    {"given": "Ben buys 12. Answer: 27+18", "result": "45"}. The sentences are those of training items."""
+    if rng.random() < 0.3:
+        made = _training(gsm8k.problem, lambda made: made.question, rng)
+        at = rng.randrange(len(made.steps))
+        before = "".join(f"{expression}={value}\n" for expression, value in made.steps[:at])
+        expression, value = made.steps[at]
+        return {"given": f"Question: {made.question}\nAnswer: {before}{expression}", "result": str(value)}
+    sentences = [rng.choice(SENTENCES)(rng) for _ in range(rng.randint(1, 2))]
+    one = calculation(rng)
+    return {"given": "".join([*sentences, one["given"]]), "result": one["result"]}
+
+
+def _training(make: Callable[[random.Random], T], key: Callable[[T], str], rng: random.Random) -> T:
+    """The next problem whose question belongs to the training split."""
+    while split_of(key(made := make(rng))) != "train":
+        pass
+    return made
+
+
+def _question(rng: random.Random) -> str:
+    return _training(gsm8k.problem, lambda made: made.question, rng).question
+
+
+def _problem(rng: random.Random) -> str:
+    return _training(math500.problem, lambda made: made[0], rng)[0]
+
+
+def _solved(rng: random.Random) -> str:
+    one = arithmetic(rng)
+    return f"{one['given']}={one['result']}"
+
+
+# what may stand before a calculation: given its expression and the numbers in it
+BEFORE: tuple[Callable[[random.Random, str, list[str]], str], ...] = (
+    lambda rng, given, numbers: f"{' '.join(rng.sample(WORDS, rng.randint(1, 3)))}. ",
+    lambda rng, given, numbers: f"{rng.choice(WORDS)} {rng.choice(numbers)} {rng.choice(WORDS)}. ",
+    lambda rng, given, numbers: f"{' '.join(numbers)}: ",
+    lambda rng, given, numbers: f"{given}: ",
+    lambda rng, given, numbers: f"{_solved(rng)}\n",
+    lambda rng, given, numbers: f"${_solved(rng)}$, ",
+)
+SENTENCES: tuple[Callable[[random.Random], str], ...] = (
+    lambda rng: rng.choice(re.split(r"(?<=[.?]) ", _question(rng))) + " ",
+    lambda rng: _question(rng).rpartition(". ")[2] + rng.choice((" ", "\nAnswer: ", "\nA: ")),
+    lambda rng: _problem(rng) + rng.choice((" ", "\n\nSolution: ")),
+    lambda rng: rng.choice(("Question: ", "Q: ", "Problem:\n", "Answer: ", "A: ", "Solution: ")),
+)
 
 
 def copying(rng: random.Random) -> dict:
@@ -25,7 +104,13 @@ def copying(rng: random.Random) -> dict:
     return {"given": " ".join(words), "result": " ".join(words)}
 
 
-EXERCISES: dict[str, Callable[[random.Random], dict]] = {"arithmetic": arithmetic, "copying": copying}
+EXERCISES: dict[str, Callable[[random.Random], dict]] = {
+    "arithmetic": arithmetic,
+    "calculation": calculation,
+    "cloze": cloze,
+    "copying": copying,
+    "lines": lines,
+}
 
 
 def items(name: str, count: int, seed: int = 0) -> list[dict]:

@@ -82,8 +82,13 @@ def _lowest_terms(rng: random.Random) -> tuple[str, str, str]:
 KINDS = (_sum, _two_step, _linear, _remainder, _fraction_sum, _lowest_terms)
 
 
+def problem(rng: random.Random) -> tuple[str, str, str]:
+    """A problem of any kind, its solution's formulas, and its answer."""
+    return rng.choice(KINDS)(rng)
+
+
 def _make(rng: random.Random) -> tuple[str, dict]:
-    text, work, answer = rng.choice(KINDS)(rng)
+    text, work, answer = problem(rng)
     solution = rf"{work} The answer is $\boxed{{{answer}}}$."
     return text, {"problem": text, "solution": solution, "answer": answer}
 
