@@ -291,16 +291,19 @@ def test_exercises_hold_and_are_the_same_again() -> None:
         for doc in exercises.items(name, 200):
             expression = re.search(r"\d+[-+*/]\d+$", doc["given"])
             assert expression and value_of(expression[0]) == int(doc["result"].strip("$."))
-    for doc in exercises.items("lines", 50):
-        lines = [line.partition("=") for line in re.findall(r"\d[^$\n]*=\d+", doc["result"])]
-        assert len(lines) > 1 and all(value_of(left) == int(value) for left, _, value in lines)
+    for doc in (*exercises.items("lines", 50), *exercises.items("worked", 50)):
+        lines = [line.partition("=") for line in re.findall(r"\d[^$\n =]*=\d+", doc["result"])]
+        assert lines and all(left in doc["given"] and value_of(left) == int(value) for left, _, value in lines)
+    for doc in exercises.items("formulas", 100):
+        made = re.findall(r"(\d+[-+*/]\d+)=(\d+)", doc["result"])
+        assert made and all(value_of(left) == int(value) for left, value in made)
     for doc in exercises.items("copying", 50):
         assert doc["given"] == doc["result"]
     assert exercises.items("copying", 9, 4) == exercises.items("copying", 9, 4) != exercises.items("copying", 9, 5)
 
 
 def test_exercises_quote_training_items_alone() -> None:
-    given = [doc["given"] for doc in exercises.items("cloze", 2000)]
+    given = [doc["given"] for name in ("cloze", "formulas", "worked") for doc in exercises.items(name, 2000)]
     whole = [made[1] for text in given if (made := re.match(r"Question: (\w+ has .*\?)\nAnswer: \d", text))]
     problem = re.compile(r"(?:Compute|Simplify|Solve|If|What is)[^?.]*\$[^$?.]*[?.]")
     problems = [made[0] for text in given for made in problem.finditer(text)]

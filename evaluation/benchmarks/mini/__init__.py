@@ -64,7 +64,9 @@ FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]]
     "calculation": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
     "cloze": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
     "copying": (lambda doc: f"Copy: {doc['given']}\n", "", lambda doc: doc["result"]),
+    "formulas": (lambda doc: f"{doc['given']}\nFormulas:", " ", lambda doc: doc["result"]),
     "lines": (lambda doc: f"{doc['given']}:", " ", lambda doc: doc["result"]),
+    "worked": (lambda doc: f"{doc['given']}\nAnswer:", " ", lambda doc: doc["result"]),
 }
 
 

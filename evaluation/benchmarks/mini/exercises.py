@@ -58,6 +58,23 @@ def cloze(rng: random.Random) -> dict:
     return {"given": "".join([*sentences, one["given"]]), "result": one["result"]}
 
 
+def worked(rng: random.Random) -> dict:
+    r"""Calculations to write out behind sentences of the benchmarks, in the form of one of their answers:
+    {"given": "Ben buys 12. 27+18 45-10", "result": "27+18=45. 45-10=35."}."""
+    made = [arithmetic(rng) for _ in range(rng.randint(1, 3))]
+    before = rng.choice(SENTENCES)(rng) if rng.random() < 0.7 else ""
+    start, between, end = rng.choice((("", "\n", ""), ("", ". ", "."), ("$", "$, $", "$.")))
+    written = between.join(f"{one['given']}={one['result']}" for one in made)
+    return {"given": before + " ".join(one["given"] for one in made), "result": f"{start}{written}{end}"}
+
+
+def formulas(rng: random.Random) -> dict:
+    """A training problem of mini_math500 and its formulas, the answer not said again:
+    {"given": "What is $27+18$?", "result": "$27+18=45$."}."""
+    text, work, _ = _training(math500.problem, lambda made: made[0], rng)
+    return {"given": text, "result": work}
+
+
 def _training(make: Callable[[random.Random], T], key: Callable[[T], str], rng: random.Random) -> T:
     """The next problem whose question belongs to the training split."""
     while split_of(key(made := make(rng))) != "train":
@@ -109,7 +126,9 @@ EXERCISES: dict[str, Callable[[random.Random], dict]] = {
     "calculation": calculation,
     "cloze": cloze,
     "copying": copying,
+    "formulas": formulas,
     "lines": lines,
+    "worked": worked,
 }
 
 
