@@ -297,6 +297,8 @@ def test_exercises_hold_and_are_the_same_again() -> None:
     for doc in exercises.items("formulas", 100):
         made = re.findall(r"(\d+[-+*/]\d+)=(\d+)", doc["result"])
         assert made and all(value_of(left) == int(value) for left, value in made)
+    for doc in exercises.items("chains", 100):
+        assert doc["result"].endswith(".") and "How many" not in doc["given"] and "Options" not in doc["given"]
     for doc in exercises.items("copying", 50):
         assert doc["given"] == doc["result"]
     assert exercises.items("copying", 9, 4) == exercises.items("copying", 9, 4) != exercises.items("copying", 9, 5)

@@ -62,6 +62,7 @@ FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]]
     "mini_bbh_cot": (lambda doc: f"Q: {doc['input']}\nA: Let's think step by step.\n", "", lambda doc: doc["cot"]),
     "arithmetic": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
     "calculation": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
+    "chains": (lambda doc: f"{doc['given']}\nChain:", " ", lambda doc: doc["result"]),
     "cloze": (lambda doc: f"{doc['given']}=", "", lambda doc: doc["result"]),
     "copying": (lambda doc: f"Copy: {doc['given']}\n", "", lambda doc: doc["result"]),
     "formulas": (lambda doc: f"{doc['given']}\nFormulas:", " ", lambda doc: doc["result"]),

@@ -75,6 +75,23 @@ def formulas(rng: random.Random) -> dict:
     return {"given": text, "result": work}
 
 
+def chains(rng: random.Random) -> dict:
+    r"""A training question of mini_bbh_cot without its frame, and the chain of thought alone:
+    {"given": "animals: two ducks, a plum, and a frog", "result": "- duck (2)\n- frog (1)\n2+1=3."}."""
+    name = rng.choices(list(FRAMES), [0.4, 0.4, 0.1, 0.1])[0]
+    question, _, chain = _training(bbh_cot.SUBTASKS[name], lambda made: made[0], rng)
+    return {"given": re.sub(*FRAMES[name], question), "result": chain}
+
+
+# what of a question is left where its frame is taken away
+FRAMES = {
+    "object_counting": (r"I have (.*)\. How many (.*) do I have\?", r"\2: \1"),
+    "navigate": (rf"{re.escape(bbh_cot.RETURN)} ([^\n]*)\nOptions:[^?]*", r"\1"),
+    "word_sorting": (".* List: ", "Sort: "),
+    "boolean_expressions": (" is$", ""),
+}
+
+
 def _training(make: Callable[[random.Random], T], key: Callable[[T], str], rng: random.Random) -> T:
     """The next problem whose question belongs to the training split."""
     while split_of(key(made := make(rng))) != "train":
@@ -124,6 +141,7 @@ def copying(rng: random.Random) -> dict:
 EXERCISES: dict[str, Callable[[random.Random], dict]] = {
     "arithmetic": arithmetic,
     "calculation": calculation,
+    "chains": chains,
     "cloze": cloze,
     "copying": copying,
     "formulas": formulas,
