@@ -304,6 +304,34 @@ def test_exercises_hold_and_are_the_same_again() -> None:
     assert exercises.items("copying", 9, 4) == exercises.items("copying", 9, 4) != exercises.items("copying", 9, 5)
 
 
+def test_steps_of_a_chain_are_right() -> None:
+    compass = {"forward": 1j, "right": 1, "backward": -1j, "left": -1}
+    turns = {"right": -1j, "around": -1, "left": 1j}
+    kinds = set()
+    for doc in exercises.items("step", 500):
+        given, result = doc["given"], doc["result"]
+        if ": " in given:
+            things, asked = given.split(": ")
+            counts = {word.rstrip("s"): count for count, word in re.findall(r"(an?|two|three|four) (\w+)", things)}
+            assert result == str(["a", "two", "three", "four"].index(counts[asked].replace("an", "a")) + 1)
+            kinds.add("count")
+        elif re.match(r"\(-?\d", given):
+            place = complex(*map(int, re.findall(r"-?\d+", given)[:2]))
+            facing = re.search(r"facing (\w+)", given)
+            way = compass[facing[1]] if facing else 0
+            if turn := re.search(r"Turn (\w+)", given):
+                way *= turns[turn[1]]
+            elif steps := re.search(r"Take (\d+) steps?(?: (\w+))?", given):
+                place += int(steps[1]) * (compass[steps[2]] if steps[2] else way)
+            end = f", facing {next(name for name, to in compass.items() if to == way)}" if facing else ""
+            assert result == f"({place.real:.0f}, {place.imag:.0f}){end}.".replace("-0,", "0,").replace("-0)", "0)")
+            kinds.add("turn" if turn else "facing" if facing else "named")
+        else:
+            assert result == str(eval(given))
+            kinds.add("truth")
+    assert kinds == {"count", "turn", "facing", "named", "truth"}
+
+
 def test_exercises_quote_training_items_alone() -> None:
     given = [doc["given"] for name in ("cloze", "formulas", "worked") for doc in exercises.items(name, 2000)]
     whole = [made[1] for text in given if (made := re.match(r"Question: (\w+ has .*\?)\nAnswer: \d", text))]

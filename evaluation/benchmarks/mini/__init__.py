@@ -67,6 +67,7 @@ FORMS: dict[str, tuple[Callable[[Mapping], str], str, Callable[[Mapping], str]]]
     "copying": (lambda doc: f"Copy: {doc['given']}\n", "", lambda doc: doc["result"]),
     "formulas": (lambda doc: f"{doc['given']}\nFormulas:", " ", lambda doc: doc["result"]),
     "lines": (lambda doc: f"{doc['given']}:", " ", lambda doc: doc["result"]),
+    "step": (lambda doc: f"{doc['given']}\nNext:", " ", lambda doc: doc["result"]),
     "worked": (lambda doc: f"{doc['given']}\nAnswer:", " ", lambda doc: doc["result"]),
 }
 

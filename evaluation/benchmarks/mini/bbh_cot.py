@@ -75,7 +75,7 @@ def _object_counting(rng: random.Random) -> tuple[str, str, str]:
     things = [*wanted, *rng.sample(others, rng.randint(1, 2))]
     rng.shuffle(things)
     counts = {thing: rng.choice((1, 1, 2, 3, 4)) for thing in things}
-    listed = [_counted(thing, counts[thing]) for thing in things]
+    listed = [counted(thing, counts[thing]) for thing in things]
     question = f"I have {', '.join(listed[:-1])}, and {listed[-1]}. How many {kind} do I have?"
     found = [thing for thing in things if thing in wanted]
     lines = "\n".join(f"- {thing} ({counts[thing]})" for thing in found)
@@ -83,7 +83,8 @@ def _object_counting(rng: random.Random) -> tuple[str, str, str]:
     return question, str(total), f"{lines}\n{'+'.join(str(counts[thing]) for thing in found)}={total}."
 
 
-def _counted(thing: str, count: int) -> str:
+def counted(thing: str, count: int) -> str:
+    """A thing with its count in words: "three ducks", "an onion"."""
     if count > 1:
         return f"{COUNTS[count]} {thing}s"
     return f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
@@ -96,10 +97,10 @@ def _navigate(rng: random.Random) -> tuple[str, str, str]:
     first = rng.randint(1, 8)
     second = rng.randint(1, 9 - first)
     if turning:
-        steps: list[Step] = [(f"Take {_steps(first)}", None, first), *_middle_turn(rng)]
+        steps: list[Step] = [(f"Take {steps_of(first)}", None, first), *_middle_turn(rng)]
         turned = sum(TURNS[text] for text, _, n in steps if n == 0) % 4
         back = first if home and turned == 2 else second
-        steps.append((f"Take {_steps(back)}", None, back))
+        steps.append((f"Take {steps_of(back)}", None, back))
     else:
         way = rng.choice(COMPASS)
         away = COMPASS[(COMPASS.index(way) + 2) % 4]
@@ -109,7 +110,7 @@ def _navigate(rng: random.Random) -> tuple[str, str, str]:
         else:
             legs = [(way, first), (away if home else rng.choice(COMPASS), first if home else second)]
         rng.shuffle(legs)
-        steps = [(f"Take {_steps(n)} {direction}", direction, n) for direction, n in legs]
+        steps = [(f"Take {steps_of(n)} {direction}", direction, n) for direction, n in legs]
     x = y = facing = 0
     lines = []
     for text, direction, n in steps:
@@ -124,7 +125,8 @@ def _navigate(rng: random.Random) -> tuple[str, str, str]:
     return question, answer, "\n".join(lines)
 
 
-def _steps(count: int) -> str:
+def steps_of(count: int) -> str:
+    """ "1 step", "3 steps"."""
     return f"{count} step{'s' if count > 1 else ''}"
 
 

@@ -83,6 +83,48 @@ def chains(rng: random.Random) -> dict:
     return {"given": re.sub(*FRAMES[name], question), "result": chain}
 
 
+def step(rng: random.Random) -> dict:
+    """One step of a chain of thought of mini_bbh_cot: {"given": "two ducks, and a plum: duck", "result": "2"}."""
+    given, result = rng.choice((_count, _move, _truth))(rng)
+    return {"given": given, "result": result}
+
+
+def _count(rng: random.Random) -> tuple[str, str]:
+    words = [word for words in bbh_cot.KINDS_OF_THINGS.values() for word in words]
+    counts = {word: rng.choice((1, 2, 3, 4)) for word in rng.sample(words, rng.randint(2, 5))}
+    *first, last = (bbh_cot.counted(word, count) for word, count in counts.items())
+    asked = rng.choice(list(counts))
+    return f"{', '.join(first)}, and {last}: {asked}", str(counts[asked])
+
+
+def _move(rng: random.Random) -> tuple[str, str]:
+    """A move along one axis, or straight on, or a turn."""
+    direction = rng.choice(bbh_cot.COMPASS)
+    dx, dy = bbh_cot.MOVES[direction]
+    count = rng.randint(1, 9)
+    along = rng.randint(-9 + (count if dx + dy < 0 else 0), 9 - (count if dx + dy > 0 else 0))
+    across = rng.choice((0, 0, 0, rng.randint(-8, 8)))
+    x, y = (along, across) if dx else (across, along)
+    moved = f"({x + dx * count}, {y + dy * count})"
+    kind = rng.random()
+    if kind < 0.4:
+        return f"({x}, {y}). Take {bbh_cot.steps_of(count)} {direction}.", f"{moved}."
+    if kind < 0.75:
+        return f"({x}, {y}), facing {direction}. Take {bbh_cot.steps_of(count)}.", f"{moved}, facing {direction}."
+    turn, quarters = rng.choice(list(bbh_cot.TURNS.items()))
+    after = bbh_cot.COMPASS[(bbh_cot.COMPASS.index(direction) + quarters) % 4]
+    return f"({x}, {y}), facing {direction}. {turn}.", f"({x}, {y}), facing {after}."
+
+
+def _truth(rng: random.Random) -> tuple[str, str]:
+    """A term with nots and brackets, or two values joined."""
+    one, other = rng.choice(("True", "False")), rng.choice(("True", "False"))
+    joined = f"{one} {rng.choice(('and', 'or'))} {other}"
+    term = rng.choice((joined, one, f"( {joined} )"))
+    given = term if term == joined else "not " * rng.randint(0, 2) + term
+    return given, str(eval(given, {}))
+
+
 # what of a question is left where its frame is taken away
 FRAMES = {
     "object_counting": (r"I have (.*)\. How many (.*) do I have\?", r"\2: \1"),
@@ -146,6 +188,7 @@ EXERCISES: dict[str, Callable[[random.Random], dict]] = {
     "copying": copying,
     "formulas": formulas,
     "lines": lines,
+    "step": step,
     "worked": worked,
 }
 
