@@ -39,8 +39,9 @@ RETURN = "If you follow these instructions, do you return to the starting point?
 
 
 def _boolean_expressions(rng: random.Random) -> tuple[str, str, str]:
-    """Brackets and nots first, then ands, then ors: the simplified expression after each."""
+    """Brackets first, then nots, then ands, then ors: the simplified expression after each."""
     terms: list[str] = []
+    opened: list[str] = []
     values: list[bool] = []
     for _ in range(rng.randint(2, 3)):
         nots = rng.choice((0, 0, 1, 1, 2))
@@ -52,6 +53,7 @@ def _boolean_expressions(rng: random.Random) -> tuple[str, str, str]:
             value = (value and other) if op == "and" else (value or other)
             inner = f"( {inner} {op} {second} )"
         terms.append("not " * nots + inner)
+        opened.append("not " * nots + str(value))
         values.append(value != bool(nots % 2))
     ops = [rng.choice(("and", "or")) for _ in terms[1:]]
     groups = [[values[0]]]
@@ -60,11 +62,13 @@ def _boolean_expressions(rng: random.Random) -> tuple[str, str, str]:
             groups[-1].append(value)
         else:
             groups.append([value])
-    question = terms[0] + "".join(f" {op} {term}" for op, term in zip(ops, terms[1:], strict=True))
-    simple = str(values[0]) + "".join(f" {op} {value}" for op, value in zip(ops, values[1:], strict=True))
+    question, open_brackets, simple = (
+        str(made[0]) + "".join(f" {op} {term}" for op, term in zip(ops, made[1:], strict=True))
+        for made in (terms, opened, values)
+    )
     ored = " or ".join(str(all(group)) for group in groups)
     answer = str(any(all(group) for group in groups))
-    stages = list(dict.fromkeys([simple, ored, answer]))
+    stages = dict.fromkeys([open_brackets, simple, ored, answer])
     return f"{question} is", answer, " = ".join(stages) + "."
 
 
@@ -78,9 +82,9 @@ def _object_counting(rng: random.Random) -> tuple[str, str, str]:
     listed = [counted(thing, counts[thing]) for thing in things]
     question = f"I have {', '.join(listed[:-1])}, and {listed[-1]}. How many {kind} do I have?"
     found = [thing for thing in things if thing in wanted]
-    lines = "\n".join(f"- {thing} ({counts[thing]})" for thing in found)
     total = sum(counts[thing] for thing in found)
-    return question, str(total), f"{lines}\n{'+'.join(str(counts[thing]) for thing in found)}={total}."
+    chain = ", ".join(counted(thing, counts[thing]) for thing in found)
+    return question, str(total), f"{chain}. {'+'.join(str(counts[thing]) for thing in found)}={total}."
 
 
 def counted(thing: str, count: int) -> str:
