@@ -84,7 +84,7 @@ def _object_counting(rng: random.Random) -> tuple[str, str, str]:
     found = [thing for thing in things if thing in wanted]
     total = sum(counts[thing] for thing in found)
     chain = ", ".join(counted(thing, counts[thing]) for thing in found)
-    return question, str(total), f"{chain}. {'+'.join(str(counts[thing]) for thing in found)}={total}."
+    return question, str(total), f"I have {chain}. {'+'.join(str(counts[thing]) for thing in found)}={total}."
 
 
 def counted(thing: str, count: int) -> str:

@@ -77,7 +77,7 @@ def formulas(rng: random.Random) -> dict:
 
 def chains(rng: random.Random) -> dict:
     r"""A training question of mini_bbh_cot without its frame, and the chain of thought alone:
-    {"given": "animals: two ducks, a plum, and a frog", "result": "two ducks, a frog. 2+1=3."}."""
+    {"given": "animals: two ducks, a plum, and a frog", "result": "I have two ducks, a frog. 2+1=3."}."""
     name = rng.choices(list(FRAMES), [0.4, 0.4, 0.1, 0.1])[0]
     question, _, chain = _training(bbh_cot.SUBTASKS[name], lambda made: made[0], rng)
     return {"given": re.sub(*FRAMES[name], question), "result": chain}
