@@ -267,7 +267,10 @@ def test_the_committed_checkpoint_has_its_record_and_its_size(family: str) -> No
     assert 1e6 <= parameters <= 4e6
     assert model.spec.layers >= 6
     assert (folder / "model.safetensors").stat().st_size <= 8e6
-    assert len(record.first_losses) == 200
+    assert len(record.first_losses) == len(record.first_losses_float64) == 200
+    # rounding grows; before it has, both are the same training
+    apart = [abs(a - b) for a, b in zip(record.first_losses[:100], record.first_losses_float64[:100], strict=True)]
+    assert max(apart) < 1e-3
     assert record.losses[-1][1] < record.losses[0][1]
     assert set(record.accuracy[-1]["benchmarks"]) == set(mini.GENERATORS)
     assert (folder / "README.md").is_file()

@@ -50,6 +50,7 @@ class Record:
     settings: dict[str, Any] = field(default_factory=dict)
     pieces: list[dict[str, Any]] = field(default_factory=list)
     first_losses: list[float] = field(default_factory=list)
+    first_losses_float64: list[float] = field(default_factory=list)
     losses: list[tuple[int, float]] = field(default_factory=list)
     accuracy: list[dict[str, Any]] = field(default_factory=list)
     hours: float = 0.0
