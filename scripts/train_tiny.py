@@ -106,7 +106,7 @@ def main(cfg: DictConfig) -> None:
         trainer.continue_from(ROOT / cfg.continue_from)
         resumed = True
     if not resumed:
-        trainer.record.first_losses_float64 = first_losses(cfg, CHECKED)
+        trainer.record.first_losses_float64 = first_losses(cfg, min(CHECKED, trainer.schedule.steps))
     parameters = sum(p.numel() for p in trainer.model.parameters())
     where = f"{'resumed at' if resumed else 'from'} step {trainer.step}"
     print(f"{cfg.train.name}: {parameters:,} parameters, {where}", flush=True)

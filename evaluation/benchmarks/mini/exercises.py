@@ -25,7 +25,7 @@ def lines(rng: random.Random) -> dict:
     r"""Calculations to write out as in mini_gsm8k's answers or mini_math500's, every result in one place alone:
     {"given": "27+18 45-10", "result": "27+18=45\n45-10=35"}."""
     made = [arithmetic(rng) for _ in range(rng.randint(2, 5))]
-    written = [f"{one['given']}={one['result']}" for one in made]
+    written = [_solved(one) for one in made]
     given = " ".join(one["given"] for one in made)
     if rng.random() < 0.5:
         return {"given": f"${given}$", "result": ", ".join(f"${line}$" for line in written) + "."}
@@ -48,7 +48,7 @@ def cloze(rng: random.Random) -> dict:
     r"""A calculation behind sentences of the benchmarks, or in its place in a worked answer, one result missing:
     {"given": "Ben buys 12. Answer: 27+18", "result": "45"}. The sentences are those of training items."""
     if rng.random() < 0.3:
-        made = _training(gsm8k.problem, lambda made: made.question, rng)
+        made = _story(rng)
         at = rng.randrange(len(made.steps))
         before = "".join(f"{expression}={value}\n" for expression, value in made.steps[:at])
         expression, value = made.steps[at]
@@ -64,14 +64,14 @@ def worked(rng: random.Random) -> dict:
     made = [arithmetic(rng) for _ in range(rng.randint(1, 3))]
     before = rng.choice(SENTENCES)(rng) if rng.random() < 0.7 else ""
     start, between, end = rng.choice((("", "\n", ""), ("", ". ", "."), ("$", "$, $", "$.")))
-    written = between.join(f"{one['given']}={one['result']}" for one in made)
+    written = between.join(_solved(one) for one in made)
     return {"given": before + " ".join(one["given"] for one in made), "result": f"{start}{written}{end}"}
 
 
 def formulas(rng: random.Random) -> dict:
     """A training problem of mini_math500 and its formulas, the answer not said again:
     {"given": "What is $27+18$?", "result": "$27+18=45$."}."""
-    text, work, _ = _training(math500.problem, lambda made: made[0], rng)
+    text, work, _ = _problem(rng)
     return {"given": text, "result": work}
 
 
@@ -141,16 +141,15 @@ def _training(make: Callable[[random.Random], T], key: Callable[[T], str], rng: 
     return made
 
 
-def _question(rng: random.Random) -> str:
-    return _training(gsm8k.problem, lambda made: made.question, rng).question
+def _story(rng: random.Random) -> gsm8k.Problem:
+    return _training(gsm8k.problem, lambda made: made.question, rng)
 
 
-def _problem(rng: random.Random) -> str:
-    return _training(math500.problem, lambda made: made[0], rng)[0]
+def _problem(rng: random.Random) -> tuple[str, str, str]:
+    return _training(math500.problem, lambda made: made[0], rng)
 
 
-def _solved(rng: random.Random) -> str:
-    one = arithmetic(rng)
+def _solved(one: dict) -> str:
     return f"{one['given']}={one['result']}"
 
 
@@ -160,13 +159,13 @@ BEFORE: tuple[Callable[[random.Random, str, list[str]], str], ...] = (
     lambda rng, given, numbers: f"{rng.choice(WORDS)} {rng.choice(numbers)} {rng.choice(WORDS)}. ",
     lambda rng, given, numbers: f"{' '.join(numbers)}: ",
     lambda rng, given, numbers: f"{given}: ",
-    lambda rng, given, numbers: f"{_solved(rng)}\n",
-    lambda rng, given, numbers: f"${_solved(rng)}$, ",
+    lambda rng, given, numbers: f"{_solved(arithmetic(rng))}\n",
+    lambda rng, given, numbers: f"${_solved(arithmetic(rng))}$, ",
 )
 SENTENCES: tuple[Callable[[random.Random], str], ...] = (
-    lambda rng: rng.choice(re.split(r"(?<=[.?]) ", _question(rng))) + " ",
-    lambda rng: _question(rng).rpartition(". ")[2] + rng.choice((" ", "\nAnswer: ", "\nA: ")),
-    lambda rng: _problem(rng) + rng.choice((" ", "\n\nSolution: ")),
+    lambda rng: rng.choice(re.split(r"(?<=[.?]) ", _story(rng).question)) + " ",
+    lambda rng: _story(rng).question.rpartition(". ")[2] + rng.choice((" ", "\nAnswer: ", "\nA: ")),
+    lambda rng: _problem(rng)[0] + rng.choice((" ", "\n\nSolution: ")),
     lambda rng: rng.choice(("Question: ", "Q: ", "Problem:\n", "Answer: ", "A: ", "Solution: ")),
 )
 
