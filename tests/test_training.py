@@ -1,6 +1,7 @@
 """Training of the small checkpoints: data by step alone, the objective, resuming, and the committed records."""
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from entropycache.models.checkpoint import load_model, save_checkpoint
@@ -141,6 +143,23 @@ def test_shot_spans_are_exactly_the_shots_answers(family: str) -> None:
         spans = [batches.tokenizer.decode(made.ids[a:b]).lstrip(" ") for a, b in made.shots]
         assert [s.rstrip() for s in spans] == [mini.answer(name, shot).lstrip(" ") for shot in shots]
         assert batches.tokenizer.decode(made.ids[made.canvas :]) == mini.answer(name, doc)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_stage_has_room_for_what_it_draws(family: str) -> None:
+    common, own = (
+        OmegaConf.load(ROOT / "conf" / name).data for name in ("train_tiny.yaml", f"train/tiny_{family}.yaml")
+    )
+    stages = [{**common, **stage} for stage in own.stages]
+    drawn = {(name, length) for stage in stages for name in stage["benchmarks"] for length in stage["lengths"]}
+    batches = batches_for(family, {96: 1.0})
+    for name, length in sorted(drawn):
+        assert len(batches.sequence(name, length, random.Random(0)).ids) <= length
+
+
+def test_a_length_that_no_item_fits_into_is_named() -> None:
+    with pytest.raises(ValueError, match="no item of mini_mbpp fits into 64 tokens: data.stages must give it a longer"):
+        batches_for("dream", {64: 1.0}).sequence("mini_mbpp", 64, random.Random(0))
 
 
 def test_the_shipped_tokenizers_read_as_the_trainer_wrote_them() -> None:

@@ -29,6 +29,8 @@ from evaluation.benchmarks.mini import exercises
 from evaluation.benchmarks.mini.bbh_cot import SUBTASKS
 from evaluation.training.tokenizers import chat
 
+DRAWS = 100  # of some items each, before a length is given up
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -121,10 +123,13 @@ class Batches:
         return noise
 
     def sequence(self, name: str, length: int, rng: random.Random, spare: float = 0.0) -> Sequence:
-        """One sequence of at most `length` tokens with as many shots as fit; items too long for it are passed over."""
+        """One sequence of at most `length` tokens with as many shots as fit; items too long for it are passed over.
+
+        Raises ValueError where none of a benchmark's items fits.
+        """
         room = length - self.overhead - 1
         fitting: list[dict] = []
-        while not fitting:
+        for _ in range(DRAWS):
             for doc in self._docs(name, 2 + length // (8 if name in exercises.EXERCISES else 24), rng):
                 room -= (size := len(self.encode(f"{mini.prompt(name, doc)} {mini.answer(name, doc)}\n\n")))
                 if room < 0 and fitting:
@@ -133,6 +138,10 @@ class Batches:
                     room += size
                     continue
                 fitting.append(doc)
+            if fitting:
+                break
+        else:
+            raise ValueError(f"no item of {name} fits into {length} tokens: data.stages must give it a longer length")
         rng.shuffle(fitting)
         if spare and rng.random() < spare:
             fitting = fitting[rng.randrange(len(fitting)) :]
