@@ -13,6 +13,7 @@ from entropycache.decoding import certainty_density, rank
 from entropycache.memory import observed_bytes
 from entropycache.models.transformer import AttentionObserver, Model
 from entropycache.policy import CachePolicy
+from entropycache.settings import flag, real, whole
 from entropycache.types import Commit, ModelSpec, Plan, SequenceState
 
 
@@ -41,11 +42,12 @@ class D2Cache(CachePolicy):
     confidence kept is updated (there, the first step's is kept for ever), and the block's end is the block's (there, it
     shrinks as the block is decoded, an in-place edit). `as_published=True` has both as they stand. In either, rows not
     computed cannot be committed (there, they stay eligible with all-zero logits, which changed no output that was
-    compared); and where no row of a new block would be computed, the rows are chosen anew for that block (there, the
-    step commits nothing). For shifted models the last prompt row is in the set if and only if the first canvas row was
+    compared); of a new block one is always computed, since all its rows are masks and fewer than a block's are left
+    out. For shifted models the last prompt row is in the set if and only if the first canvas row was
     taken by 1, whatever the rollout says, as there."""
 
     reads_all_masks = True
+    reads_attention = True
 
     def __init__(
         self,
@@ -55,16 +57,11 @@ class D2Cache(CachePolicy):
         inflate_w: int = 0,
         as_published: bool = False,
     ) -> None:
-        if not 0 <= rollout_p <= 1:
-            raise ValueError(f"rollout_p {rollout_p} must be a share between 0 and 1")
-        if current_k < 1 or current_k != int(current_k):
-            raise ValueError(f"current_k {current_k} must be a whole number of rows, 1 or above")
-        if not sigma > 0:
-            raise ValueError(f"sigma {sigma} must be above 0")
-        if inflate_w < 0 or inflate_w != int(inflate_w):
-            raise ValueError(f"inflate_w {inflate_w} must be a whole number of rows, 0 or above")
-        self.rollout_p, self.current_k, self.sigma = rollout_p, int(current_k), sigma
-        self.inflate_w, self.as_published = int(inflate_w), as_published
+        self.rollout_p = real("rollout_p", rollout_p, lambda x: 0 <= x <= 1, "a share between 0 and 1")
+        self.current_k = whole("current_k", current_k, 1, "rows")
+        self.sigma = real("sigma", sigma, lambda x: x > 0, "a number of rows above 0")
+        self.inflate_w = whole("inflate_w", inflate_w, 0, "rows")
+        self.as_published = flag("as_published", as_published)
 
     def start(self, model: Model, state: SequenceState) -> None:
         self.model = model
@@ -84,8 +81,6 @@ class D2Cache(CachePolicy):
             self.up = predict
             return Plan(self.compute, refresh=True, predict=self.read)
         taken = self.choose(state, self.up)
-        if not taken[self.model.sources(predict)].any():
-            taken = self.choose(state, predict)
         masked = state.masked_rows(state.prompt_length, state.length)
         self.compute, self.read = taken.nonzero().squeeze(1), masked[taken[self.model.sources(masked)]]
         self.up = predict

@@ -20,6 +20,7 @@ from entropycache.memory import observed_bytes
 from entropycache.models.attention import observed_attention
 from entropycache.models.transformer import AttentionObserver, Model, StepInput, Transformer
 from entropycache.policy import CachePolicy
+from entropycache.settings import real, whole
 from entropycache.types import Commit, ModelSpec, Plan, SequenceState
 
 
@@ -45,12 +46,11 @@ class ElasticCache(CachePolicy):
     Every layer's decision is waited for before the next layer starts, one device synchronise for all packed sequences
     together, until every one of them has widened."""
 
+    reads_attention = True
+
     def __init__(self, gamma: float = 0.9, tracked: int = 1) -> None:
-        if not gamma >= -1:
-            raise ValueError(f"gamma {gamma} must be -1 (never widen) or above")
-        if tracked < 1 or tracked != int(tracked):
-            raise ValueError(f"tracked {tracked} must be a whole number of rows a layer, 1 or above")
-        self.gamma, self.tracked = gamma, int(tracked)
+        self.gamma = real("gamma", gamma, lambda x: x >= -1, "-1 (never widen) or above")
+        self.tracked = whole("tracked", tracked, 1, "rows a layer")
 
     def wrap(self, model: Model) -> Model:
         return ElasticModel(cast(Transformer, model))

@@ -37,6 +37,8 @@ class FastDLLM(CachePolicy):
 
     The state kept is the block's first and last row; nothing in the model is looked at."""
 
+    windows = ("blockwise", "whole")
+
     def __init__(self, variant: Variant, first_step: FirstStep = "rule", rows: Rows = "block") -> None:
         for name, value, kind in (
             ("variant", variant, Variant),
@@ -56,11 +58,6 @@ class FastDLLM(CachePolicy):
             self.first, self.last = int(predict[0]), int(predict[-1])
             one = self.first_step == "one"
             return Plan(state.all_rows, refresh=True, predict=predict[:1] if one else None, commit_all=one)
-        if int(predict[-1]) > self.last:
-            raise ValueError(
-                f"fast_dllm works block by block, but row {int(predict[-1])} is up before the block of rows "
-                f"{self.first}..{self.last} is finished: window blockwise or whole would do, sliding does not"
-            )
         rows = state.all_rows[self.first : None if self.variant == "prefix" else self.last + 1]
         if self.rows == "sources":
             rows = self.model.sources(rows).unique()

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from entropycache.settings import flag, real, whole
 from entropycache.types import Commit, ModelSpec, SequenceState
 
 Window = Literal["blockwise", "sliding", "whole"]
@@ -69,14 +70,20 @@ class Decoding:
     forbid: Sequence[str | int] = ("mask",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "forbid", tuple(self.forbid))
-        for name, value in (
-            ("gen_length", self.gen_length),
-            ("block_length", self.block_length),
-            ("steps", self.steps),
+        forbid = (self.forbid,) if isinstance(self.forbid, str | int) else tuple(self.forbid)
+        object.__setattr__(self, "forbid", forbid)
+        for name in ("gen_length", "block_length", "window_length", "steps"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, value, 1))
+        for name, within, would in (
+            ("threshold", lambda x: not math.isnan(x), "a number"),
+            ("factor", lambda x: x > 0, "a number above 0"),
+            ("certainty_sigma", lambda x: x > 0, "a number of rows above 0"),
+            ("temperature", lambda x: 0 <= x < math.inf, "0 (greedy) or above"),
         ):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} {value} must be at least 1")
+            if (value := getattr(self, name)) is not None:
+                real(name, value, within, would)
+        flag("eos_suppression", self.eos_suppression)
         for name, kind in (("window", Window), ("rule", Rule), ("confidence", Confidence), ("eos", Eos)):
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} {getattr(self, name)!r} is unknown; known: {', '.join(get_args(kind))}")
@@ -102,12 +109,8 @@ class Decoding:
                 "tokens committed together do not see each other, expect accuracy to suffer",
                 stacklevel=3,
             )
-        if self.temperature < 0:
-            raise ValueError(f"temperature {self.temperature} must be 0 (greedy) or above")
-        if self.certainty_sigma is not None and self.certainty_sigma <= 0:
-            raise ValueError(f"certainty_sigma {self.certainty_sigma} must be above 0")
-        for token in self.forbid:
-            if isinstance(token, str) and token not in ("mask", "eos"):
+        for token in forbid:
+            if token not in ("mask", "eos") and (not isinstance(token, int) or token < 0):
                 raise ValueError(f"forbid {token!r} is unknown; known: 'mask', 'eos', or a token id")
 
     def _check_needs(self, key: str, value: str, needed: str) -> None:
@@ -139,10 +142,12 @@ class Decoding:
         return self.gen_length / self.total_steps if self.rule in ("top_n", "timestep") else None
 
     def forbidden(self, spec: ModelSpec) -> tuple[int, ...]:
-        """Ids never committed."""
+        """Ids never committed. Raises ValueError for one that is outside the vocabulary."""
         ids: list[int] = []
         for name in self.forbid:
             ids += [spec.mask_id] if name == "mask" else list(spec.stop_ids) if name == "eos" else [int(name)]
+        for outside in (id for id in ids if id >= spec.vocab):
+            raise ValueError(f"forbid {outside} is outside the model's vocabulary 0..{spec.vocab - 1}")
         return tuple(dict.fromkeys(ids))
 
 

@@ -105,6 +105,7 @@ def stream(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size {batch_size} must be at least 1")
+    check_window(policy, decoding)
     starts = [start_state(prompt, decoding, model.spec) for prompt in prompts]
     runner = policy.wrap(model)
     check_fits(model, policy, decoding, [state.length for state in starts], batch_size, predict_all)
@@ -278,6 +279,15 @@ def timed(observer: AttentionObserver | None, recorder: Recorder, clock: Clock) 
         return seen
 
     return watch
+
+
+def check_window(policy: CachePolicy, decoding: Decoding) -> None:
+    """Raises ValueError where a method does not work with the decoding's window."""
+    if decoding.window not in policy.windows:
+        raise ValueError(
+            f"{type(policy).__name__} does not work with window {decoding.window!r}; "
+            f"{' or '.join(policy.windows)} would do"
+        )
 
 
 def check_plan(plan: Plan, compute: Tensor, predict: Tensor, state: SequenceState) -> None:

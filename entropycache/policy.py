@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from entropycache.models.transformer import AttentionObserver, Model
+from entropycache.settings import flag, real, whole
 from entropycache.types import Commit, ModelSpec, Plan, SequenceState
 
 
@@ -25,6 +26,8 @@ class CachePolicy(Protocol):
 
     needs_entropy: bool = False  # whether the engine computes the entropy of the rows just committed
     reads_all_masks: bool = False  # whether it may have every masked row read, whatever the window
+    reads_attention: bool = False  # whether it has an observer, whose weights the fused path does not give
+    windows: tuple[str, ...] = ("blockwise", "sliding", "whole")  # the decoding's windows that it works with
 
     def wrap(self, model: Model) -> Model:
         """The model that runs this method: the given one, unless the method steers inside the forward pass."""
@@ -73,11 +76,9 @@ class EntropyCache(CachePolicy):
     needs_entropy = True
 
     def __init__(self, tau: float, k: int, refresh_on_new_window: bool = False) -> None:
-        if not tau >= -1:
-            raise ValueError(f"tau {tau} must be -1 (refresh at every step) or above")
-        if k < 0 or k != int(k):
-            raise ValueError(f"k {k} must be a whole number of tokens, 0 or above")
-        self.tau, self.k, self.refresh_on_new_window = tau, int(k), refresh_on_new_window
+        self.tau = real("tau", tau, lambda x: x >= -1, "-1 (refresh at every step), or above, up to inf (never)")
+        self.k = whole("k", k, 0, "tokens")
+        self.refresh_on_new_window = flag("refresh_on_new_window", refresh_on_new_window)
 
     def start(self, model: Model, state: SequenceState) -> None:
         self.refresh = True

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import os
@@ -185,8 +186,15 @@ def expanded(row: str) -> list[list[str]]:
 
 
 def build(config: Mapping[str, Any]) -> Any:
-    """The object that a group describes: its `_target_` with its keys as arguments, `name` aside."""
-    return hydra.utils.instantiate({key: value for key, value in config.items() if key != "name"})
+    """The object that a group describes: its `_target_` with its keys as arguments, `name` aside.
+
+    Raises ValueError for a key that the target does not know.
+    """
+    settings = {key: value for key, value in config.items() if key != "name"}
+    known = inspect.signature(hydra.utils.get_object(config["_target_"])).parameters
+    for key in settings.keys() - {"_target_", *known}:
+        raise ValueError(f"{config.get('name', config['_target_'])} has no setting {key!r}; known: {', '.join(known)}")
+    return hydra.utils.instantiate(settings)
 
 
 @lru_cache(maxsize=1)
@@ -210,10 +218,12 @@ def answerer(config: Mapping[str, Any]) -> Any:
     """Model, method and decoding of a run's configuration, ready to answer. The cheap parts are checked before weights
     are read.
     """
+    from entropycache.engine import check_window
     from evaluation.generate import Answerer
 
     model_config = config["model"]
     policy, decoding = build(config["method"]), build(config["decoding"])
+    check_window(policy, decoding)
     model, tokenizer = load(model_config["path"], model_config["revision"], config["device"], model_config["dtype"])
     return Answerer(
         model,
@@ -263,7 +273,7 @@ def manifest(config: Mapping[str, Any], task: Any, asked: list[Any]) -> dict[str
         "samples": len(asked),
         "device": config["device"],
         "dtype": config["model"]["dtype"],
-        "attention": "sdpa",
+        "attention": "sdpa, written out" if build(config["method"]).reads_attention else "sdpa",
         "seed": config["seed"],
         "prompts_sha256": sha256_of(request.prompt_text for request in asked),
         **task_record(task),

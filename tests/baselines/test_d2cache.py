@@ -57,6 +57,20 @@ def test_nucleus_as_recorded(case):
     assert chosen.int().tolist() == case["selected"]
 
 
+def test_the_rollout_of_a_refresh_is_the_product_of_its_layers():
+    """R <- rownorm(A + I) R from the first layer to the last, here by definition."""
+    maps = torch.rand(4, 9, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(-1)
+    policy = D2Cache()
+    policy.rollout = None
+    product = torch.eye(9, dtype=torch.float64)
+    for layer, weights in enumerate(maps):
+        policy.watch(layer, weights)
+        residual = weights + torch.eye(9, dtype=torch.float64)
+        product = residual / residual.sum(dim=-1, keepdim=True) @ product
+    assert policy.rollout is not None
+    torch.testing.assert_close(policy.rollout, product)
+
+
 def test_nucleus_takes_all_at_share_one_and_nothing_from_nothing():
     score = torch.rand(17, generator=torch.Generator().manual_seed(0))
     assert len(nucleus(score, torch.ones(17, dtype=torch.bool), 1.0)) == 17
@@ -89,8 +103,7 @@ def test_inflation_fills_between_close_rows_only(rows, width, filled):
 )
 @settings(max_examples=12)
 def test_only_rows_of_the_block_whose_source_was_computed_are_committed(family, seed, prompt_length, current_k, block):
-    """Holds, and every canvas is finished, even where one row is chosen a step: the first step of a new block, whose
-    rows had no bonus before, included."""
+    """Holds, and every canvas is finished, even where one row is chosen a step, in a block's first step too."""
     model = random_model(family, seed, layers=2)
     decoding = Decoding(gen_length=12, block_length=block)
     steps = generate(
@@ -133,7 +146,7 @@ def test_published_and_intended_behaviour_are_two_settings():
     [
         ({"rollout_p": 1.5}, "rollout_p 1.5 must be a share"),
         ({"current_k": 0}, "current_k 0 must be a whole number of rows, 1"),
-        ({"sigma": 0.0}, "sigma 0.0 must be above 0"),
+        ({"sigma": 0.0}, "sigma 0.0 must be a number of rows above 0"),
         ({"inflate_w": -1}, "inflate_w -1 must be a whole number of rows, 0"),
     ],
 )

@@ -80,7 +80,7 @@ def test_factor_rule_decodes_several_tokens_a_step_and_at_least_one():
 
 def test_a_sliding_window_is_refused():
     model = random_model("llada", 0)
-    with pytest.raises(ValueError, match="works block by block.*blockwise or whole would do"):
+    with pytest.raises(ValueError, match="does not work with window 'sliding'; blockwise or whole would do"):
         generate(model, [1, 2, 3], FastDLLM("dual"), Decoding(gen_length=8, window="sliding", window_length=4))
 
 

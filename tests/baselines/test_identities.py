@@ -35,6 +35,8 @@ METHODS: dict[str, tuple[Callable[[], CachePolicy], Decoding]] = {
 OWN_COMMITS = {"dual, first row"}
 
 examples = given(family=st.sampled_from(FAMILIES), seed=st.integers(0, 1000), prompt_length=st.integers(1, 11))
+# enough for models and prompts beyond the simplest, which hypothesis tries first
+several = settings(max_examples=5)
 
 
 def forced_to_refresh(policy: CachePolicy) -> CachePolicy:
@@ -59,7 +61,7 @@ def canvas(model, prompt, policy, decoding, **options) -> list[int]:
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in OWN_COMMITS])
 @examples
-@settings(max_examples=2)
+@several
 def test_forced_to_refresh_it_is_full_recompute(name, family, seed, prompt_length):
     model = random_model(family, seed)
     make, decoding = METHODS[name]
@@ -70,7 +72,7 @@ def test_forced_to_refresh_it_is_full_recompute(name, family, seed, prompt_lengt
 
 
 @examples
-@settings(max_examples=4)
+@several
 def test_d2cache_with_everything_selected_is_full_recompute(family, seed, prompt_length):
     """The last prompt row of a shifted model is left out once the first canvas row is known, whatever the rollout
     says; inflation closes that gap, between two rows."""
@@ -85,7 +87,7 @@ def test_d2cache_with_everything_selected_is_full_recompute(family, seed, prompt
 
 @pytest.mark.parametrize("name", METHODS)
 @examples
-@settings(max_examples=2)
+@several
 def test_packed_sequences_are_each_alone(name, family, seed, prompt_length):
     model = random_model(family, seed)
     make, decoding = METHODS[name]

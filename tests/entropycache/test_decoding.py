@@ -74,7 +74,11 @@ def test_entropy_is_in_nats_over_the_raw_logits():  # D1
         ({"gen_length": 64, "window": "whole", "rule": "factor"}, "'factor' needs factor"),
         ({"gen_length": 64, "window": "whole", "temperature": -1.0}, "temperature -1.0 must be 0"),
         ({"gen_length": 64, "window": "whole", "forbid": ("pad",)}, "forbid 'pad' is unknown"),
-        ({"gen_length": 0, "window": "whole"}, "gen_length 0 must be at least 1"),
+        ({"gen_length": 64, "window": "whole", "temperature": math.nan}, "temperature nan must be 0"),
+        ({"gen_length": 0, "window": "whole"}, "gen_length 0 must be a whole number, 1 or above"),
+        ({"gen_length": 64, "window": "sliding", "window_length": 0}, "window_length 0 must be a whole number, 1"),
+        ({"gen_length": 64, "window": "whole", "rule": "threshold", "threshold": math.nan}, "threshold nan must be a"),
+        ({"gen_length": 64, "window": "whole", "rule": "factor", "factor": -1}, "factor -1 must be a number above 0"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused_with_what_would_do(arguments, message):  # D3

@@ -116,6 +116,9 @@ def broken(checkpoints, tmp_path, kind):
         (["benchmark.gen_length=10"], "gen_length 10 is not a multiple of block_length 4; gen_length 8 or 12 would do"),
         (["benchmark.gen_length=1024"], "rows exceed the model's 700 positions; a prompt of"),
         (["method.sigma=1"], "Key 'sigma' is not in struct"),
+        (["+method.nonsense=1"], "entropycache has no setting 'nonsense'; known: tau, k, refresh_on_new_window"),
+        (["decoding.window=sliding", "+decoding.window_length=0"], "window_length 0 must be a whole number, 1 or"),
+        (["method=fast_dllm_dual", "decoding=sliding_threshold"], "FastDLLM does not work with window 'sliding'"),
         (["method=nonesuch"], "Could not find 'method/nonesuch' Available options in 'method': "),
         (["benchmark.name=nonesuch"], "benchmark.name=nonesuch is unknown; one of gsm8k"),
         (["method.tau=0.1,0.2"], "To sweep over it, add --multirun"),  # R7

@@ -1,0 +1,26 @@
+"""Checks of single settings, each with one line for the error: the name, the value, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+
+
+def real(name: str, value: object, within: Callable[[float], bool], would: str) -> float:
+    """The number `value`. Raises ValueError where it is no number, or not within what would do."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not within(float(value)):
+        raise ValueError(f"{name} {value!r} must be {would}")
+    return float(value)
+
+
+def whole(name: str, value: object, least: int, of: str = "") -> int:
+    """The whole number `value`, 4.0 included. Raises ValueError where it is none, or below `least`."""
+    would = f"a whole number{of and f' of {of}'}, {least} or above"
+    return int(real(name, value, lambda number: number.is_integer() and number >= least, would))
+
+
+def flag(name: str, value: object) -> bool:
+    """The truth value `value`. Raises ValueError for anything else, words and numbers too."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} {value!r} must be true or false")
+    return value
