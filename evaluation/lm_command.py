@@ -68,7 +68,7 @@ def main() -> None:
             sys.argv += ["--include_path", folder]
         try:
             cli_evaluate()
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, AssertionError) as error:  # lm-eval asserts what its user may ask for
             sys.exit(f"error: {' '.join(str(error).split())}")
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+WHOLE = "entropycache.sent"  # in W&B's folder of a run: it was written to its end
 FILES = ("config.yaml", "manifest.json", "scores.json")
 COLUMNS = ("id", "generated_tokens", "seconds", "steps", "refreshes", "recompute_ratio", "truncated", "empty", "text")
 
@@ -192,8 +193,12 @@ class WandB:
     mode: str = "offline"
 
     def log_run(self, folder: Path) -> str:
-        """Send a run under its key as W&B's id, so that a second time changes nothing. Returns W&B's folder of it."""
+        """Send a run under its key as W&B's id; one that lies there whole, to be synced, is left as it is. Returns
+        W&B's folder of it.
+        """
         facts, wandb = Facts.of(folder), need("wandb", "wandb")
+        for mark in sorted(Path(self.folder, "wandb").glob(f"offline-run-*-{facts.run.key}/{WHOLE}")):
+            return str(mark.parent)
         with own_errors("wandb", wandb.errors.Error):
             return self._sent(facts, wandb)
 
@@ -208,6 +213,8 @@ class WandB:
         run.summary.update(facts.metrics)
         for file in facts.files:
             run.save(str(file), base_path=str(file.parent), policy="now")
-        where = str(Path(run.dir).parent)
+        where = Path(run.dir).parent
         run.finish()
-        return where
+        if self.mode == "offline":
+            (where / WHOLE).touch()
+        return str(where)

@@ -79,6 +79,11 @@ class SweepJobs(Callback):
 
     folder: Path | None = None  # of the sweep under way in this process
 
+    def on_job_start(self, config: DictConfig, **_: Any) -> None:
+        """A launcher's process works where the sweep was started: paths in its settings are meant from there."""
+        if Path(config.hydra.runtime.cwd).is_dir():
+            os.chdir(config.hydra.runtime.cwd)
+
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         SweepJobs.folder = Path(config.hydra.sweep.dir)
         SweepJobs.folder.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from evaluation.benchmarks import DEFINITIONS
 from evaluation.scorers import SCORERS
 from tests import notebook as notebook_module
 from tests.conftest import ROOT
-from tests.scripts.conftest import own_index, script  # noqa: F401 (fixtures)
+from tests.scripts.conftest import own_index  # noqa: F401 (a fixture)
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -55,9 +56,13 @@ def elsewhere(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def execute(page, folder, run):
-    """Do what a reader would: write the blocks that have a file name, run the others in order."""
+def execute(page, folder):
+    """Do what a reader would: write the blocks that have a file name, run the others in order, commands in a shell of
+    their own.
+    """
     namespace = {}
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    shell = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": ""}
     for block in blocks(page):
         where = f"{page.name}, line {block.line}"
         if block.title:
@@ -67,11 +72,10 @@ def execute(page, folder, run):
         elif block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.code, page.name, "exec"), namespace)
         elif block.language == "bash":
-            for command in block.code.replace("\\\n", " ").splitlines():
-                python, path, *arguments = command.split()
-                assert (python, path.split("/")[0]) == ("python", "scripts"), where
-                code, _, err = run(path.removeprefix("scripts/"), *arguments)
-                assert code == 0, f"{where}: {err}"
+            done = subprocess.run(
+                ["bash", "-ec", block.code], cwd=folder, env=shell, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{where}: {done.stderr}"
         else:
             pytest.fail(f"{where}: nobody runs {block.language}")
 
@@ -79,8 +83,8 @@ def execute(page, folder, run):
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
 )
-def test_the_code_on_a_page_runs(page, elsewhere, script, own_index):  # noqa: F811
-    execute(page, elsewhere, script)
+def test_the_code_on_a_page_runs(page, elsewhere, own_index):  # noqa: F811
+    execute(page, elsewhere)
 
 
 def anchors(page):

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from entropycache.models.transformer import Transformer
 from entropycache.recorder import PeakMemory
 from entropycache.types import ModelSpec
 from evaluation.bench.methods import Method, Steps
+from evaluation.bench.model import random_model
 
 M_MMAP_THRESHOLD = -3  # glibc's malloc.h: larger blocks are mapped, and unmapped when they are freed
 ALLOWED = 64 * 2**20  # beside three times the logits of the rows that a step reads
@@ -42,6 +45,21 @@ def measure_memory(
                 peak = peak_of(model, method, decoding, prompt, batch, config["steps"])
                 if peak is not None:
                     yield {"method": method.name, "rows": prompt + canvas, "batch_size": batch, **peak}
+
+
+def measure_apart(methods: list[Method], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`measure_memory` on the CPU in a process of its own: in one that has done other things, their freed blocks lie in
+    the threads' arenas and count as in use.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_apart, methods, config).result()
+
+
+def _apart(methods: list[Method], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if config["threads"]:
+        torch.set_num_threads(config["threads"])
+    model = random_model(config["shape"], torch.device("cpu"), config["seed"])
+    return list(measure_memory(model, methods, config["memory"], config["schedule"]))
 
 
 def peak_of(

@@ -34,13 +34,13 @@ RAY = pytest.param(
 )
 
 
-def started(*arguments):
+def started(*arguments, folder=None):
     command = [sys.executable, str(ROOT / "scripts" / "run.py"), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finished(*arguments):
-    process = started(*arguments)
+def finished(*arguments, folder=None):
+    process = started(*arguments, folder=folder)
     said, _ = process.communicate()
     assert process.returncode == 0, said
     return said
@@ -120,15 +120,17 @@ def test_shards_are_started_by_one_command(launcher, serial, tmp_path):
 @pytest.mark.slow
 @installed("hydra-ray-launcher")
 def test_a_ray_cluster_that_is_running_is_joined(serial, tmp_path):
+    """Its processes work where it was started; the results are those of the folder that the sweep is started in."""
     import ray
 
     cluster = ray.init(num_cpus=2, include_dashboard=False)
     try:
         joined = f"hydra.launcher.ray.init.address='{cluster.address_info['gcs_address']}'"
-        finished("launcher=ray", joined, *SHARDED, f"results={tmp_path}")
+        finished("launcher=ray", joined, *SHARDED, folder=tmp_path)
     finally:
         ray.shutdown()
-    assert results(tmp_path) == {(0.5, 2): serial[0.5, 2]}
+    assert list(tmp_path.glob("results/sweeps/*/sweep.md"))
+    assert results(tmp_path / "results") == {(0.5, 2): serial[0.5, 2]}
 
 
 CLUSTER = {  # what the preset needs of SLURM, done by this machine: every task of an array of six at once

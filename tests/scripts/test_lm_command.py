@@ -10,6 +10,7 @@ from datasets import Dataset
 from lm_eval.api.task import ConfigurableTask
 
 from evaluation.benchmarks import load_task
+from evaluation.generate import Answerer
 from evaluation.lm import DiffusionLM, loglikelihood
 from evaluation.lm_command import main
 from tests.conftest import ROOT, SHARED
@@ -61,9 +62,14 @@ def one_shot(data):
         pytest.param("tiny_llada", False, "gsm8k", 5, one_shot(OFFICIAL), id="official", marks=pytest.mark.shared),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("right", [False, True])
 def test_the_command_gives_what_a_run_gives(
-    script, checkpoints, tmp_path, monkeypatch, capsys, name, trained, task, limit, settings
+    script, checkpoints, tmp_path, monkeypatch, capsys, name, trained, task, limit, settings, right
 ):
+    if right:  # random weights answer nothing right: the first item's answer in their place, to every question
+        if trained:
+            pytest.skip("answers some itself")
+        monkeypatch.setattr(Answerer, "text", lambda *_: "She makes 9 * 2 = 18 dollars.\n#### 18")
     folder = name if trained else checkpoints[name.removeprefix("tiny_")]
     arguments, overrides, options = settings
     code, out = command(
@@ -75,7 +81,8 @@ def test_the_command_gives_what_a_run_gives(
     samples, accuracy = run(script, folder, name, tmp_path, f"benchmark={task}", f"limit={limit}", *overrides)
     results = json.loads(next(tmp_path.glob("lm_eval/*/results_*.json")).read_text())
     assert {verdict: results["results"][task][f"{verdict},none"] for verdict in accuracy} == accuracy
-    assert accuracy["strict"] > 0 or not trained
+    assert accuracy["strict"] > 0 or not (trained or right)
+    assert accuracy["strict"] == 1 / len(samples) or not right
     assert results["config"]["method"]["k"] == 16
     logged = [
         json.loads(line) for line in next(tmp_path.glob(f"lm_eval/*/samples_{task}_*.jsonl")).read_text().splitlines()

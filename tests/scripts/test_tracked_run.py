@@ -28,4 +28,5 @@ def test_a_run_is_sent_once_to_the_tracker_that_is_chosen(script, small, tmp_pat
         assert {"scores.json", "cost.png"} <= {path.name for path in tmp_path.glob("mlflow/*/artifacts/*")}
     else:
         keys = {path.parent.name for path in tmp_path.glob("runs/*/*/*/*/DONE")}
-        assert {re.sub(r".*-", "", folder) for folder in where} == keys
+        assert where[0] == where[1] and {re.sub(r".*-", "", where[0])} == keys
+        assert len(list(tmp_path.glob("wandb/wandb/offline-run-*"))) == 1
