@@ -62,7 +62,7 @@ def batches_for(family: str, lengths: dict[int, float], tokens: int = 512, seed:
 
 
 def trainer_for(family: str, work: Path, steps: int = 20, threads: int = 1) -> Trainer:
-    batches = batches_for(family, {96: 1.0})
+    batches = batches_for(family, {128: 1.0})
     model = Transformer(spec_for(family, batches.tokenizer))
     initialise(model, 0)
     return Trainer(model, batches, Schedule({-1: 0.0, 2: 1e-3, steps: 1e-3}), 0.01, 1.0, work, threads)
