@@ -80,7 +80,7 @@ class D2Cache(CachePolicy):
             self.read, self.compute = state.masked_rows(state.prompt_length, state.length), state.all_rows
             self.up = predict
             return Plan(self.compute, refresh=True, predict=self.read)
-        taken = self.choose(state, self.up)
+        taken = self.choose(state)
         masked = state.masked_rows(state.prompt_length, state.length)
         self.compute, self.read = taken.nonzero().squeeze(1), masked[taken[self.model.sources(masked)]]
         self.up = predict
@@ -111,10 +111,10 @@ class D2Cache(CachePolicy):
         elif not self.as_published:
             self.confidence[self.read - state.prompt_length] = commit.scores
 
-    def choose(self, state: SequenceState, block: Int[Tensor, " n"]) -> Bool[Tensor, " t"]:
-        """The next compute set; `block` are the rows that are favoured."""
+    def choose(self, state: SequenceState) -> Bool[Tensor, " t"]:
+        """The next compute set."""
         assert self.importance is not None
-        masked = self.densest(state, block)
+        masked = self.densest(state)
         taken = torch.zeros(state.length, dtype=torch.bool)
         taken[self.model.sources(masked)] = True
         last_prompt_row = state.prompt_length - 1
@@ -125,18 +125,18 @@ class D2Cache(CachePolicy):
             taken[last_prompt_row] = bool((masked == state.prompt_length).any())
         return inflate(taken, self.inflate_w) if self.inflate_w else taken
 
-    def densest(self, state: SequenceState, block: Int[Tensor, " n"]) -> Int[Tensor, " k"]:
-        """The `current_k` masked rows with the largest confidence x density, those of `block` before all others."""
+    def densest(self, state: SequenceState) -> Int[Tensor, " k"]:
+        """The `current_k` masked rows with the largest confidence x density, those last worked on before all others."""
         assert self.confidence is not None
         masked = state.masked[state.prompt_length :]
         rows = masked.nonzero().squeeze(1)
         if len(rows) > self.current_k:
-            unit = len(block) if self.as_published else self.block_length
+            unit = len(self.up) if self.as_published else self.block_length
             end = (int(rows[self.current_k - 1]) // unit + 1) * unit
             rows = rows[rows < end]
             density = certainty_density(~masked, self.sigma)[rows]
             score = self.confidence[rows] * density.to(self.confidence.dtype)
-            beyond = ~torch.isin(rows, block - state.prompt_length)
+            beyond = ~torch.isin(rows, self.up - state.prompt_length)
             rows = rows[rank(score, beyond)[: self.current_k]]
         return rows + state.prompt_length
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from entropycache.models.transformer import Model
 from entropycache.policy import CachePolicy
+from entropycache.settings import choice
 from entropycache.types import Plan, SequenceState
 
 Variant = Literal["prefix", "dual"]
@@ -45,8 +46,7 @@ class FastDLLM(CachePolicy):
             ("first_step", first_step, FirstStep),
             ("rows", rows, Rows),
         ):
-            if value not in get_args(kind):
-                raise ValueError(f"fast_dllm {name} {value!r} is unknown; known: {', '.join(get_args(kind))}")
+            choice(f"fast_dllm {name}", value, get_args(kind))
         self.variant, self.first_step, self.rows = variant, first_step, rows
 
     def start(self, model: Model, state: SequenceState) -> None:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from entropycache.settings import flag, real, whole
+from entropycache.settings import choice, flag, real, whole
 from entropycache.types import Commit, ModelSpec, SequenceState
 
 Window = Literal["blockwise", "sliding", "whole"]
@@ -85,8 +85,7 @@ class Decoding:
                 real(name, value, within, would)
         flag("eos_suppression", self.eos_suppression)
         for name, kind in (("window", Window), ("rule", Rule), ("confidence", Confidence), ("eos", Eos)):
-            if getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name} {getattr(self, name)!r} is unknown; known: {', '.join(get_args(kind))}")
+            choice(name, getattr(self, name), get_args(kind))
         self._check_needs("window", "blockwise", "block_length")
         self._check_needs("window", "sliding", "window_length")
         self._check_needs("rule", "threshold", "threshold")

@@ -23,6 +23,7 @@ from entropycache.memory import check_fits, is_out_of_memory
 from entropycache.models.transformer import AttentionObserver, Model, StepInput
 from entropycache.policy import CachePolicy
 from entropycache.recorder import Clock, PeakMemory, Recorder
+from entropycache.settings import whole
 from entropycache.types import Commit, Generation, ModelSpec, Plan, SequenceState
 
 Prompt = Sequence[int] | Int[Tensor, " n"]
@@ -103,8 +104,7 @@ def stream(
 
     Raises ValueError, before the first sequence, where `batch_size` of them are not expected to fit into memory.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size {batch_size} must be at least 1")
+    batch_size = whole("batch_size", batch_size, 1, "sequences")
     check_window(policy, decoding)
     starts = [start_state(prompt, decoding, model.spec) for prompt in prompts]
     runner = policy.wrap(model)

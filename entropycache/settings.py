@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def real(name: str, value: object, within: Callable[[float], bool], would: str) -> float:
@@ -23,4 +26,12 @@ def flag(name: str, value: object) -> bool:
     """The truth value `value`. Raises ValueError for anything else, words and numbers too."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} {value!r} must be true or false")
+    return value
+
+
+def choice(name: str, value: T, known: Iterable[T]) -> T:
+    """The value, if it is one of those known. Raises ValueError that lists them."""
+    known = tuple(known)
+    if value not in known:
+        raise ValueError(f"{name} {value!r} is unknown; known: {', '.join(map(str, known))}")
     return value

@@ -6,7 +6,7 @@ A test holds every default here to the YAML file of the same name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from baselines import D2Cache, ElasticCache, FastDLLM, FullRecompute
 from entropycache import CachePolicy, Decoding, EntropyCache, load_model
 from entropycache.models.checkpoint import resolve
 from entropycache.models.tokenizer import Tokenizer
+from entropycache.settings import choice
 from evaluation.generate import Answerer
 
 METHODS: dict[str, tuple[Callable[..., CachePolicy], dict[str, Any]]] = {
@@ -58,15 +59,15 @@ def make_answerer(
 
     Raises ValueError, naming the value and what would do; CheckpointError as `load_model`.
     """
-    build, own = METHODS[known("method", method, METHODS)]
-    preset = DECODINGS[known("decoding", decoding, DECODINGS)]
-    known("dtype", dtype, DTYPES)
+    build, own = METHODS[choice("method", method, METHODS)]
+    preset = DECODINGS[choice("decoding", decoding, DECODINGS)]
+    choice("dtype", dtype, DTYPES)
     if not str(batch_size).isdigit() or not int(batch_size):
         raise ValueError(f"batch_size {batch_size!r} must be a whole number of sequences, 1 or above")
     of_method = set(inspect.signature(build).parameters)
     of_decoding = {field.name for field in fields(Decoding)}
     for name in settings:
-        known(f"setting of method {method}", name, sorted(of_method | of_decoding))
+        choice(f"setting of method {method}", name, sorted(of_method | of_decoding))
     policy = build(**own | {name: value for name, value in settings.items() if name in of_method})
     chosen = {name: value for name, value in settings.items() if name in of_decoding}
     canvas = Decoding(**{"gen_length": GEN_LENGTH} | preset | chosen)
@@ -82,10 +83,3 @@ def make_answerer(
         seed=seed,
         batch_size=int(batch_size),
     )
-
-
-def known(kind: str, name: str, names: Mapping[str, Any] | list[str]) -> str:
-    """`name` if it is one of `names`. Raises ValueError that lists them."""
-    if name not in names:
-        raise ValueError(f"{kind} {name!r} is unknown; known: {', '.join(names)}")
-    return name

@@ -127,27 +127,25 @@ class Batches:
 
         Raises ValueError where none of a benchmark's items fits.
         """
-        room = length - self.overhead - 1
-        fitting: list[dict] = []
         for _ in range(DRAWS):
+            fitting: list[dict] = []
+            room = length - self.overhead - 1
             for doc in self._docs(name, 2 + length // (8 if name in exercises.EXERCISES else 24), rng):
-                room -= (size := len(self.encode(f"{mini.prompt(name, doc)} {mini.answer(name, doc)}\n\n")))
-                if room < 0 and fitting:
+                size = len(self.encode(f"{mini.prompt(name, doc)} {mini.answer(name, doc)}\n\n"))
+                if size <= room:
+                    fitting.append(doc)
+                    room -= size
+                elif fitting:
                     break
-                if room < 0:
-                    room += size
-                    continue
-                fitting.append(doc)
-            if fitting:
-                break
-        else:
-            raise ValueError(f"no item of {name} fits into {length} tokens: data.stages must give it a longer length")
-        rng.shuffle(fitting)
-        if spare and rng.random() < spare:
-            fitting = fitting[rng.randrange(len(fitting)) :]
-        made = self.render(name, fitting[-1], fitting[:-1])
-        # tokens of the whole may be a few more than of its parts
-        return made if len(made.ids) <= length else self.sequence(name, length, rng, spare)
+            if not fitting:
+                continue
+            rng.shuffle(fitting)
+            if spare and rng.random() < spare:
+                fitting = fitting[rng.randrange(len(fitting)) :]
+            made = self.render(name, fitting[-1], fitting[:-1])
+            if len(made.ids) <= length:  # tokens of the whole may be a few more than of its parts
+                return made
+        raise ValueError(f"no item of {name} fits into {length} tokens: data.stages must give it a longer length")
 
     def _docs(self, name: str, count: int, rng: random.Random) -> list[dict]:
         """Training items of one benchmark; of one subtask where it has them, as in its prompts."""
