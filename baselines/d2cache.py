@@ -5,6 +5,8 @@ Paper: arXiv 2509.23094. Read: Kamichanw/d2Cache@72feb60, `src/cache/d2cache.py`
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -72,7 +74,11 @@ class D2Cache(CachePolicy):
         self.importance: Float[Tensor, " t"] | None = None
 
     def extra_bytes(self, spec: ModelSpec, rows: int, dtype: torch.dtype) -> int:
-        return 2 * 4 * rows**2 + observed_bytes(rows)  # the rollout, before and after a layer
+        refresh = 2 * 4 * rows**2 + observed_bytes(rows)  # the rollout, before and after a layer
+        # by certainty and by importance, of which the most important rows have at least their share; committed: as many
+        taken = 2 * (self.current_k + math.ceil(self.rollout_p * rows) + 1) * (1 + self.inflate_w)
+        partial = 4 * spec.layers * min(rows, taken) * rows  # a weight of each layer
+        return max(refresh, partial + observed_bytes(rows))
 
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
         if self.importance is None:

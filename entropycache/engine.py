@@ -105,10 +105,8 @@ def stream(
     Raises ValueError, before the first sequence, where `batch_size` of them are not expected to fit into memory.
     """
     batch_size = whole("batch_size", batch_size, 1, "sequences")
-    check_window(policy, decoding)
-    starts = [start_state(prompt, decoding, model.spec) for prompt in prompts]
+    starts = start_states(model, prompts, policy, decoding, batch_size, predict_all)
     runner = policy.wrap(model)
-    check_fits(model, policy, decoding, [state.length for state in starts], batch_size, predict_all)
     memory, clock = PeakMemory(model.device), Clock(model.device)
     waiting = list(range(len(starts)))[::-1]
     active: list[ActiveSequence] = []
@@ -117,25 +115,29 @@ def stream(
             while waiting and len(active) < batch_size:
                 if not active:
                     memory.reset()
-                index = waiting[-1]
+                index, tried = waiting[-1], len(active) + 1
                 recorder = Recorder(clock, model.spec, trace)
                 active.append(start_sequence(index, starts[index], runner, policy, decoding, seed, recorder))
                 waiting.pop()
+            tried = len(active)
             with torch.inference_mode():
                 done = advance(runner, active, clock, predict_all)
         except (RuntimeError, MemoryError) as error:
-            if batch_size == 1 or not is_out_of_memory(error):
+            if tried == 1 or not is_out_of_memory(error):
                 raise
             done = None
         if done is None:  # outside the handler, whose error holds on to the step's tensors
-            batch_size = halve(min(batch_size, len(active) + 1), model.device)
+            batch_size = halve(tried, model.device)
             waiting += [sequence.index for sequence in reversed(active)]
             active.clear()
             continue
-        for sequence in done:
-            active.remove(sequence)
-            generation = sequence.recorder.finish(sequence.filled(model.spec), memory.read(), batch_size)
-            yield sequence.index, generation
+        finished = [
+            (sequence.index, sequence.recorder.finish(sequence.filled(model.spec), memory.read(), batch_size))
+            for sequence in done
+        ]
+        active = [sequence for sequence in active if sequence not in done]
+        del done  # their caches would stand beside those of the sequences that start next
+        yield from finished
 
 
 def halve(batch_size: int, device: torch.device) -> int:
@@ -237,6 +239,25 @@ def advance(model: Model, active: Sequence[ActiveSequence], clock: Clock, predic
         rows = step.cache.rows_written - before
         sequence.recorder.step(plan, step.compute, step.predict, commit, sequence.state, rows, head_rows)
     return done
+
+
+def start_states(
+    model: Model,
+    prompts: Sequence[Prompt],
+    policy: CachePolicy,
+    decoding: Decoding,
+    batch_size: int,
+    predict_all: bool = False,
+) -> list[SequenceState]:
+    """Every prompt with its canvas.
+
+    Raises ValueError where the method does not work with the decoding's window, a prompt does not fit the model, or
+    `batch_size` of them are not expected to fit into memory.
+    """
+    check_window(policy, decoding)
+    starts = [start_state(prompt, decoding, model.spec) for prompt in prompts]
+    check_fits(model, policy, decoding, [state.length for state in starts], batch_size, predict_all)
+    return starts
 
 
 def start_state(prompt: Prompt, decoding: Decoding, spec: ModelSpec) -> SequenceState:

@@ -31,13 +31,22 @@ def observed_bytes(rows: int) -> int:
     return 2 * WEIGHTS_BYTES + 4 * rows**2
 
 
-def working_bytes(spec: ModelSpec, packed: int, read: int, dtype: torch.dtype) -> int:
+def logit_bytes(dtype: torch.dtype, sampled: bool) -> int:
+    """What becomes of a logit at most: itself, widened, its softmax or, at a temperature, itself and its noise once
+    more; a committed row's copy for the entropy, or float64 noise before it is rounded.
+    """
+    size, wide = dtype.itemsize, max(4, dtype.itemsize)
+    widened = wide if size < wide else 0
+    return size + widened + 2 * wide + (8 if sampled else size)
+
+
+def working_bytes(spec: ModelSpec, packed: int, read: int, dtype: torch.dtype, sampled: bool = False) -> int:
     """The largest that a step's temporaries get: `packed` rows through the layers, `read` of them through the head."""
     d, size, wide = spec.hidden, dtype.itemsize, max(4, dtype.itemsize)
     rotated = (spec.heads + spec.kv_heads) * spec.head_dim
     attention = packed * (size * (3 * d + spec.qkv_rows) + 2 * wide * rotated)
     feed_forward = size * (5 * packed * d + 3 * min(packed, ROWS_AT_ONCE) * spec.intermediate)
-    logits = packed * size * d + read * spec.vocab * (size + 2 * wide)  # raw, widened, and their exponentials
+    logits = packed * size * d + read * spec.vocab * logit_bytes(dtype, sampled)
     return max(attention, feed_forward, logits)
 
 
@@ -48,7 +57,8 @@ def batch_bytes(
     window = decoding.window_length if decoding.window == "sliding" else decoding.block
     read = decoding.gen_length if policy.reads_all_masks else min(window or decoding.gen_length, decoding.gen_length)
     kept = sum(kept_bytes(spec, length, dtype) + policy.extra_bytes(spec, length, dtype) for length in rows)
-    return kept + working_bytes(spec, sum(rows), sum(rows) if predict_all else len(rows) * read, dtype)
+    head_rows = sum(rows) if predict_all else len(rows) * read
+    return kept + working_bytes(spec, sum(rows), head_rows, dtype, sampled=decoding.temperature > 0)
 
 
 def check_fits(
@@ -105,5 +115,6 @@ def resident_bytes() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: torch's CPU allocator says so in a plain RuntimeError."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    """Whether an allocation failed: torch's CPU allocator and the CUDA libraries say so in a plain RuntimeError."""
+    said = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in said)

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -61,6 +62,15 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file that is never seen half-written. Raises ValueError for what JSON has not, e.g. a NaN."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def as_json(value: Any) -> Any:
+    """The value as JSON knows it, which has no infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from entropycache import CachePolicy, Decoding, Generation, stream
+from entropycache.engine import start_states
 from entropycache.models.checkpoint import FAMILIES
 from entropycache.models.tokenizer import Tokenizer
 from entropycache.models.transformer import Transformer
@@ -72,12 +73,15 @@ class Answerer:
 
     def samples(self, requests: Sequence[Request]) -> Iterator[tuple[Sample, list[dict[str, Any]] | None]]:
         """Each question's sample as it finishes, with its step records where a trace is kept."""
+        prompts = [self.prompt_ids(request.prompt_text) for request in requests]
+        # what cannot be decoded is refused before the first of them
+        start_states(self.model, prompts, self.policy, self.decoding, self.batch_size, self.predict_all)
         for traced in (True, False):
-            asked = [request for request in requests if self.traces(request.index) == traced]
-            prompts = [self.prompt_ids(request.prompt_text) for request in asked]
-            for place, generation in replace(self, trace=traced).generations(prompts):
+            asked = [place for place, request in enumerate(requests) if self.traces(request.index) == traced]
+            generations = replace(self, trace=traced).generations([prompts[place] for place in asked])
+            for index, generation in generations:
                 steps = [step_row(asdict(step)) for step in generation.steps] if traced else None
-                yield question(asked[place]) | self.answer(generation), steps
+                yield question(requests[asked[index]]) | self.answer(generation), steps
 
     def traces(self, index: int) -> bool:
         """Whether step records are kept of the question of this index."""

@@ -29,7 +29,7 @@ class LoadedRun:
     """Ordered by index; what could be read of them, whatever the status."""
 
     scores: Mapping[str, Any] | None = None
-    """None: not scored yet."""
+    """None: not scored yet, or what is there cannot be read. Scoring makes them from the samples, at any time."""
 
     @property
     def key(self) -> str:
@@ -97,11 +97,18 @@ def _optional(folder: Path, name: str) -> dict[str, Any] | None:
     return read_json(folder / name) if (folder / name).exists() else None
 
 
+def _scores(folder: Path) -> dict[str, Any] | None:
+    try:
+        return _optional(folder, "scores.json")
+    except StoreError:
+        return None
+
+
 _READERS = {
     "config": _config,
     "manifest": lambda folder: _optional(folder, "manifest.json") or {},
     "samples": _samples,
-    "scores": lambda folder: _optional(folder, "scores.json"),
+    "scores": _scores,
 }
 
 

@@ -21,28 +21,29 @@ def main(cfg: DictConfig) -> None:
     from evaluation.bench.methods import Method
     from evaluation.bench.model import random_model
     from evaluation.bench.results import Results, line
+    from evaluation.bench.settings import OF_METHODS, check
 
     config = plain(cfg)
+    check(config, list(PARTS))
     if config["threads"]:
         torch.set_num_threads(config["threads"])
     device = torch.device(config["device"])
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={config['device']}: no CUDA device is available here; device=cpu would do")
-    unknown = sorted(set(config["parts"]) - set(PARTS))
-    if unknown:
-        raise ValueError(f"parts: {unknown[0]!r} is unknown; known: {', '.join(PARTS)}")
+    results = Results(Path(config["output"]), device, config["shape"])
     methods = [
         Method(name, build(m["policy"]), m["decoding"], m["refresh_share"]) for name, m in config["compared"].items()
     ]
     model = random_model(config["shape"], device, config["seed"])
-    results = Results(Path(config["output"]), device, config["shape"])
     for part in (part for part in PARTS if part in config["parts"]):
         print(f"{part}:", flush=True)
-        rows = []
+        settings = {"seed": config["seed"], **config[part]}
+        if part in OF_METHODS:
+            settings |= {"schedule": config["schedule"], "compared": config["compared"]}
+        rows: list[dict[str, Any]] = []
         for row in PARTS[part](model, methods, config):
             print("  " + line(row), flush=True)
             rows.append(row)
-            results.write(part, config[part], rows)  # as they come: a bench that is stopped keeps them
+            results.write(part, settings, rows, complete=False)  # a bench that is stopped keeps what it has
+        results.write(part, settings, rows)
     if config["profiler"]:
         print(results.write_profile(model, config["steps"]))
     print(results.path)
@@ -91,4 +92,6 @@ PARTS = {
 
 if __name__ == "__main__":
     sys.argv = ["profiler=true" if argument == "--profile" else argument for argument in sys.argv]
-    entry_point(main, "bench")
+    entry_point(
+        main, "bench", stopped="stopped; what was measured is kept, a part that is not complete under `unfinished`"
+    )

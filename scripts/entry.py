@@ -41,9 +41,13 @@ GENERATION_KEYS = (
 EXPECTED = (HydraException, OmegaConfBaseException, ValueError, RuntimeError, OSError)
 
 
-def entry_point(task: Callable[[DictConfig], object], config_name: str) -> None:
+def entry_point(
+    task: Callable[[DictConfig], object],
+    config_name: str,
+    stopped: str = "stopped; the same command takes it up where it stopped",
+) -> None:
     """Run a task under Hydra. An expected error ends it with one line on stderr and exit code 1; any other shows its
-    traceback.
+    traceback; `stopped` is said where it is interrupted.
 
     In a sweep a failed job does not stop the others; the exit code tells that one failed.
     """
@@ -69,7 +73,7 @@ def entry_point(task: Callable[[DictConfig], object], config_name: str) -> None:
         report_sweep()
         fail(error)
     except KeyboardInterrupt:
-        print("stopped; the same command takes it up where it stopped", file=sys.stderr)
+        print(stopped, file=sys.stderr)
         sys.exit(130)
     report_sweep()
 
@@ -202,6 +206,18 @@ def build(config: Mapping[str, Any]) -> Any:
     return hydra.utils.instantiate(settings)
 
 
+def check_device(device: str) -> None:
+    """Raises ValueError for a device that torch does not know or that is not there."""
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"device={device} is unknown; cpu, cuda or cuda:<number> would do") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device}: no CUDA device is available here; device=cpu would do")
+
+
 @lru_cache(maxsize=1)
 def load(path: str, revision: str | None, device: str, dtype: str) -> tuple[Any, Any]:
     """Model and tokenizer; the last one stays loaded, so that a sweep loads it once."""
@@ -213,8 +229,7 @@ def load(path: str, revision: str | None, device: str, dtype: str) -> tuple[Any,
 
     if dtype not in ("float32", "float64", "bfloat16", "float16"):
         raise ValueError(f"model.dtype={dtype} is unknown; float32, float64, bfloat16 or float16")
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device}: no CUDA device is available here; device=cpu would do")
+    check_device(device)
     directory = resolve(path, revision)
     return load_model(directory, device=device, dtype=getattr(torch, dtype)), Tokenizer(directory)
 
@@ -258,15 +273,15 @@ def keyed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def questions(config: Mapping[str, Any], chat_template: Callable[[str], str] | None) -> tuple[Any, list[Any]]:
     """The benchmark's task and the questions that a run asks."""
+    from entropycache.settings import whole
     from evaluation.benchmarks import load_task, requests
 
     benchmark = config["benchmark"]
+    if config["limit"] is not None:
+        whole("limit", config["limit"], 1, "questions")
     keys = ("name", "data", "num_fewshot", "split", "count", "seed", "subtasks")
     task = load_task(**{key: benchmark[key] for key in keys if key in benchmark})
-    asked = requests(task, config["limit"], chat_template)
-    if not asked:
-        raise ValueError(f"limit={config['limit']}: no question is left to ask; a limit of 1 or more would do")
-    return task, asked
+    return task, requests(task, config["limit"], chat_template)
 
 
 def manifest(config: Mapping[str, Any], task: Any, asked: list[Any]) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from evaluation.files import RunBusyError, read_json, read_lines
+from evaluation.files import RunBusyError, read_lines
+from evaluation.runs import load_run
 from evaluation.score import score_run
 from evaluation.scorers import SCORERS
 from evaluation.shards import Shard, merge, unfinished
@@ -125,9 +126,9 @@ def make(store: Run, answering: Any, asked: list[Any], config: Mapping[str, Any]
 
 def scored(folder: Path, made: bool, allow_code_execution: bool) -> Scores:
     """The scores of a finished run: those there are, unless samples were `made` since."""
-    scores = folder / "scores.json"
-    if not made and scores.exists():
-        return read_json(scores)
+    scores = None if made else load_run(folder).scores
+    if scores is not None:
+        return scores
     return score_run(folder, allow_code_execution=allow_code_execution)
 
 

@@ -38,9 +38,11 @@ def speed(configs: Sequence[Mapping[str, Any]], prompts: int, warmup: int, resul
 
     A finished measurement is not made again; a stopped one goes on with the next prompt.
     """
+    from entropycache.settings import whole
     from evaluation.speed import SpeedRow, check_rows, measure, write_speed
     from evaluation.store import RunStore
 
+    whole("prompts", prompts, 1, "questions")
     rows = [SpeedRow(label, answerer(c), c) for label, c in zip(labels(configs), configs, strict=True)]
     check_rows(rows)
     first = {**configs[0], "limit": prompts}

@@ -7,25 +7,37 @@ python scripts/study.py -m study=drift,volatility,overhead,cost,calibrate
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import hydra
-from entry import EXPECTED, answerer, build, compose_run, entry_point, fail_softly, keyed, manifest, plain, questions
+from entry import (
+    EXPECTED,
+    answerer,
+    build,
+    check_device,
+    compose_run,
+    entry_point,
+    fail_softly,
+    keyed,
+    manifest,
+    plain,
+    questions,
+)
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 
 def main(cfg: DictConfig) -> None:
-    from evaluation.studies.result import together, write_study
+    from evaluation.studies.result import folder_of, together, write_study
 
     config = plain(cfg)
     study, name = build(config["study"]), config["study"]["name"]
+    check_device(config["device"])
+    folder = folder_of(config["results"], config["profile"]["name"], name)
     failed: list[str] = []
     measured = list(measure(study, config, failed))
     if not measured:
         raise RuntimeError(f"study={name}: no model could be measured: {'; '.join(failed)}")
-    folder = Path(config["results"]) / config["profile"]["name"] / "studies" / name
     result = write_study(study, together(measured), folder, settings(config))
     print("\n".join([f"{result.title} ({folder})", *(f"  {line}" for line in result.conclusion)]))
     if failed:
@@ -52,9 +64,21 @@ def measure(study: Any, config: Mapping[str, Any], failed: list[str]) -> Iterato
 
 
 def models(config: Mapping[str, Any]) -> list[str]:
-    """The models to study. A profile names them with the benchmarks that each answers; one with none is left out."""
+    """The models to study. A profile names them with the benchmarks that each answers; one with none is left out.
+
+    Raises ValueError where there is none, or two bear one name: their figures would be taken for those of one.
+    """
     named = config["models"]
-    return [model for model, asked in named.items() if asked] if isinstance(named, Mapping) else list(named)
+    if isinstance(named, Mapping):
+        named = [model for model, asked in named.items() if asked]
+    if not isinstance(named, list) or not named:
+        raise ValueError(f"models={named} must be a list of names in conf/model, [tiny_llada] for example")
+    names = [
+        next((o.split("=", 1)[1] for o in m.split()[1:] if o.startswith("model.name=")), m.split()[0]) for m in named
+    ]
+    for name in (name for place, name in enumerate(names) if name in names[:place]):
+        raise ValueError(f"models: two are called {name}; model.name=<another> behind one of them would do")
+    return named
 
 
 def subject(config: Mapping[str, Any], model: str) -> Any:
@@ -79,4 +103,4 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    entry_point(main, "study")
+    entry_point(main, "study", stopped="stopped; trials of calibrate are kept, what other studies had measured is not")

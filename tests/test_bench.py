@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,12 +13,16 @@ import entropycache.engine as engine
 import entropycache.memory as memory
 from baselines import D2Cache, ElasticCache, FullRecompute
 from entropycache import Decoding, EntropyCache, generate, stream
+from entropycache.decoding import Decoder
+from entropycache.engine import start_sequence, start_state
 from entropycache.flops import step_flops
-from evaluation.bench.memory import measure_memory
+from entropycache.recorder import Clock, Recorder
+from evaluation.bench.memory import measure_loading, measure_memory
 from evaluation.bench.methods import Method, measure_methods
 from evaluation.bench.model import bare_arithmetic, random_model
 from evaluation.bench.plot import plot_growth
-from evaluation.bench.steps import measure_steps
+from evaluation.bench.results import Results
+from evaluation.bench.steps import FixedRows, measure_steps, prompt_of, repeated
 from tests import models
 from tests.scripts.conftest import script  # noqa: F401 (a fixture)
 
@@ -61,7 +67,7 @@ def test_bare_arithmetic_is_the_matrix_products_of_a_step(model):
     from torch.utils.flop_counter import FlopCounterMode
 
     for computed, predicted in ((3, 1), (24, 8)):
-        call = bare_arithmetic(model, computed, 24, predicted)
+        call = bare_arithmetic(model, [computed], 24, predicted)
         with FlopCounterMode(display=False) as counted, torch.inference_mode():
             logits = call()
         assert logits.shape == (predicted, SHAPE["vocab"])
@@ -72,12 +78,39 @@ def test_bare_arithmetic_is_the_matrix_products_of_a_step(model):
         assert products in (expected, expected - attention)
 
 
-def test_steps_compute_the_rows_they_name(model):
-    config = {"prompts": [16], "canvas": 8, "rows": [1, 4, 9], "predict": 4, "seconds": 0.0}
-    rows = list(measure_steps(model, config))
-    assert [row["computed"] for row in rows] == [1, 4, 9, 24]
-    assert [row["predicted"] for row in rows] == [1, 4, 4, 4]
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_steps_compute_the_rows_they_name(family):
+    """Counted where they pass: the first layer's projection and the head see what a result names, round by round."""
+    model = random_model(SHAPE | {"family": family, "shift": int(family == "dream")}, CPU)
+    seen: dict[str, list[int]] = {"qkv": [], "head": []}
+    for name, module in (("qkv", model.layers[0].qkv), ("head", model.head)):
+        module.register_forward_hook(lambda m, inputs, out, name=name: seen[name].append(out.shape[0]))
+    config = {"prompts": [16], "canvas": 8, "rows": [1, 4, 9, 17], "predict": 4, "seconds": 0.0}
+    rows = []
+    for row in measure_steps(model, config):
+        # of a partial step: a refresh, then each round and the one that does not count
+        named = [(24, row["predicted"]), *[(row["computed"], row["predicted"])] * (row["rounds"] + 1)]
+        passed = list(zip(seen["qkv"], seen["head"], strict=True))
+        assert passed == named[int(row["computed"] == 24) :]
+        for counts in seen.values():
+            counts.clear()
+        rows.append(row)
+    assert [row["computed"] for row in rows] == [1, 4, 9, 17, 24]
+    assert [row["predicted"] for row in rows] == [1, 4, 4, 4, 4]
     assert all(row["step_seconds"] > 0 and row["bare_seconds"] > 0 and row["rounds"] == 3 for row in rows)
+
+
+def test_a_step_made_again_and_again_stays_the_same(model):
+    """More rounds than the schedule has steps: one token is committed in each."""
+    decoding, clock = Decoding(8, window="sliding", window_length=4), Clock(CPU)
+    start = start_state(prompt_of(model, 5), decoding, model.spec)
+    recorder = Recorder(clock, model.spec, trace=True)
+    sequence = start_sequence(0, start, model, FixedRows(13), decoding, 0, recorder)
+    step = repeated(sequence, model, clock)
+    with torch.inference_mode():
+        for _ in range(20):
+            step()
+    assert [len(record["committed"]) for record in recorder.records] == [1] * 20
 
 
 def test_methods_give_the_same_tokens_packed_and_alone(model):
@@ -125,7 +158,66 @@ def test_the_script_replaces_the_part_it_measured_and_writes_a_profile(script, t
     assert set(record["parts"]) == {"memory", "steps"}
     assert [row["computed"] for row in record["parts"]["steps"]["rows"]] == [4, 16]
     assert "aten::" in next(tmp_path.glob("*_profile.txt")).read_text()
-    assert script("bench.py", "parts=[speed]", *small)[0] == 1
+    before = path.read_text()
+    for wrong, said in (
+        ("parts=[speed]", "parts 'speed' is unknown; known: steps, methods"),
+        ("parts=[]", "parts"),
+        ("parts=null", "parts"),
+        ("threads=-1", "threads -1 must be a whole number of threads, 1 or above"),
+        ("device=gpu", "device 'gpu' is unknown; known: cpu, cuda"),
+        ("output=null", "output"),
+        ("shape.dtype=float99", "shape.dtype 'float99' is unknown"),
+        ("shape.heads=0", "shape.heads 0 must be"),
+        ("+shape.width=1", "shape 'width' is unknown"),
+        ("shape.layers=3", "shape.layers=3"),  # another shape than the file holds under this name
+        ("steps.rows=4", "steps.rows=4 must be a list"),
+        ("steps.rows=[abc]", "steps.rows 'abc' must be a whole number"),
+        ("steps.rows=[17]", "steps.rows: 17 are more than the 16 of prompt and canvas"),
+        ("steps.prompts=[200]", "steps.prompts: 200 and a canvas of 8 exceed shape.max_positions=128; 120 would do"),
+        ("steps.seconds=abc", "steps.seconds"),
+        ("schedule.block_length=0", "schedule.block_length 0 must be"),
+    ):
+        code, _, err = script("bench.py", "parts=[steps]", *small, wrong)
+        assert code == 1 and err.startswith("error: ") and said in err and err.count("\n") == 1, (wrong, err)
+    for wrong, said in (
+        ("methods.batches=[-1]", "methods.batches -1 must be"),
+        ("methods.steps=0", "methods.steps 0 must be"),
+        ("methods.steps=11", "methods.steps=11 are more than the 10 after the first; 10 would do"),
+        ("methods.canvas=16", "methods.canvas=16 must be a multiple of schedule.block_length=32"),
+        ("methods.prompts=[0]", "methods.prompts 0 must be"),
+        ("loading.gigabytes=0", "loading.gigabytes 0 must be"),
+    ):
+        small_methods = ["methods.prompts=[8]", "methods.canvas=32"]
+        code, _, err = script("bench.py", "parts=[methods,loading]", *small, *small_methods, wrong)
+        assert code == 1 and said in err, (wrong, err)
+    assert path.read_text() == before
+    path.write_text("{}")
+    assert "is no file of bench results" in script("bench.py", "parts=[steps]", *small)[2]
+
+
+def test_a_part_that_ends_early_does_not_replace_a_complete_one(tmp_path):
+    results = Results(tmp_path, CPU, SHAPE)
+    results.write("packing", {"steps": 1}, [{"rows": 1}, {"rows": 2}])
+    results.write("packing", {"steps": 2}, [{"rows": 3}], complete=False)
+    found = results.read()["shapes"]["toy"]
+    assert [row["rows"] for row in found["parts"]["packing"]["rows"]] == [1, 2]
+    assert [row["rows"] for row in found["unfinished"]["packing"]["rows"]] == [3]
+    results.write("packing", {"steps": 2}, [{"rows": 3}, {"rows": 4}])
+    found = results.read()["shapes"]["toy"]
+    assert [row["rows"] for row in found["parts"]["packing"]["rows"]] == [3, 4] and "unfinished" not in found
+
+
+def test_the_refreshes_of_a_block_wise_method_are_its_blocks():
+    decoding = METHODS[0].decode(16, SCHEDULE)
+    assert decoding.total_steps == 8
+    assert [Method("", FullRecompute(), {}, share).refreshes(decoding) for share in ("blocks", 1, 0)] == [1, 7, 0]
+
+
+def test_the_checkpoint_that_is_read_has_the_size_asked_for(model):
+    found = measure_loading(model.spec, 0.01)
+    assert found["checkpoint_bytes"] == pytest.approx(1e7, rel=0.05)
+    with pytest.raises(ValueError, match=r"loading.gigabytes=1e-06 is less than a layer of this shape; 0\.00 would do"):
+        measure_loading(model.spec, 1e-6)
 
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10], [11, 12, 13]]
@@ -208,3 +300,62 @@ def test_out_of_memory_of_a_single_sequence_and_other_errors_are_errors(monkeypa
         monkeypatch.setattr(engine, "advance", advance)
         with pytest.raises(RuntimeError, match=str(error)):
             generate(net, [[1]], FullRecompute(), DECODING, batch_size=1 if "CUDA" in str(error) else 4)
+
+
+def test_caches_of_finished_sequences_are_gone_before_the_next_start(monkeypatch):
+    """Of 6 sequences, 2 at a time: never more than 2 caches, although two finish in the same step."""
+    net, alive, most = models.random_model("llada"), weakref.WeakSet(), []
+    real = engine.start_sequence
+
+    def start(*arguments):
+        sequence = real(*arguments)
+        alive.add(sequence.cache)
+        most.append(len(alive))
+        return sequence
+
+    monkeypatch.setattr(engine, "start_sequence", start)
+    for batch_size in (1, 2):
+        most.clear()
+        assert len(generate(net, [[1, 2]] * 6, EntropyCache(0.5, 2), DECODING, batch_size=batch_size)) == 6
+        assert len(most) == 6 and max(most) == batch_size
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(64, "whole", temperature=0.5),
+        Decoding(64, "whole", confidence="negative_entropy"),
+        Decoding(64, "whole", rule="threshold", threshold=-1.0),
+    ],
+    ids=["temperature", "negative entropy", "everything at once"],
+)
+def test_the_estimate_covers_what_is_made_of_logits(decoding, dtype):
+    """Counted by torch: every tensor made while logits are read and entropies taken, none of them freed too early."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    vocab = 5000
+    logits = torch.randn(64, vocab).to(dtype)
+    state = start_state([1, 2, 3], decoding, replace(models.random_model("llada").spec, vocab=vocab, mask_id=4999))
+
+    class Peak(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.sizes, self.peak = weakref.WeakKeyDictionary(), 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            for tensor in [out] if isinstance(out, torch.Tensor) else out if isinstance(out, tuple) else []:
+                storage = tensor.untyped_storage()
+                if isinstance(tensor, torch.Tensor) and storage.data_ptr() != logits.untyped_storage().data_ptr():
+                    self.sizes[storage] = storage.nbytes()
+            self.peak = max(self.peak, sum(self.sizes.values()))
+            return out
+
+    spec = replace(models.random_model("llada").spec, vocab=vocab, mask_id=4999)
+    predict = torch.arange(3, 67)
+    with Peak() as made:
+        commit = Decoder(decoding, spec).commit(logits, predict, state)
+        engine.with_entropy(commit, logits, predict)
+    estimated = 64 * vocab * memory.logit_bytes(dtype, decoding.temperature > 0)
+    assert 0.4 * estimated < made.peak + logits.nbytes <= 1.02 * estimated

@@ -130,13 +130,23 @@ print(memory.read() - before)
 
 
 def measure_loading(spec: ModelSpec, gigabytes: float) -> dict[str, Any]:
-    """Peak of a process that reads a checkpoint of this size, float32, over the checkpoint's size (CPU, Linux)."""
-    layers = replace(spec, layers=1)
+    """Peak of a process that reads a checkpoint of this size, float32, over the checkpoint's size (CPU, Linux).
+
+    The checkpoint has one layer of the shape, and as large a vocabulary as makes up the size.
+
+    Raises ValueError where the layer alone is larger.
+    """
+    one = replace(spec, layers=1, vocab=64, mask_id=1, eos_id=2, stop_ids=(2,), bos_id=None)
+    with torch.device("meta"):
+        fixed = sum(parameter.numel() for parameter in Transformer(one).parameters()) - 2 * one.vocab * one.hidden
+    vocab = int((gigabytes * 2.5e8 - fixed) / (2 * spec.hidden))
+    if vocab < one.vocab:
+        least = (fixed + 2 * one.vocab * one.hidden) / 2.5e8
+        raise ValueError(f"loading.gigabytes={gigabytes} is less than a layer of this shape; {least:.2f} would do")
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small", Path(folder) / "large"
-        save_checkpoint(zeros(replace(layers, vocab=64, mask_id=1, eos_id=2, stop_ids=(2,), bos_id=None)), small)
-        fixed = sum(p.numel() for p in zeros(layers).parameters()) - 2 * spec.vocab * spec.hidden
-        save_checkpoint(zeros(replace(layers, vocab=int((gigabytes * 2.5e8 - fixed) / (2 * spec.hidden)))), large)
+        save_checkpoint(zeros(one), small)
+        save_checkpoint(zeros(replace(one, vocab=vocab)), large)
         size = (large / "model.safetensors").stat().st_size
         run = subprocess.run(
             [sys.executable, "-c", LOAD, str(small), str(large)], capture_output=True, text=True, check=True

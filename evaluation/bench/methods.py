@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -13,33 +13,43 @@ from entropycache import CachePolicy, Decoding, Generation
 from entropycache.engine import ActiveSequence, advance, start_sequence, start_state
 from entropycache.models.transformer import Model, Transformer
 from entropycache.recorder import DECISION_PHASES, Clock, Recorder
+from evaluation.bench.model import bare_arithmetic
 from evaluation.bench.steps import prompt_of
-from evaluation.bench.timing import seconds
+from evaluation.bench.timing import ratio, seconds
 from evaluation.speed import unfused_seconds
 
 
 @dataclass(frozen=True)
 class Method:
     """A method as it is measured. `refresh_share`: how many of a canvas's steps after the first are taken to be
-    refreshes where time per token is reckoned from a few steps.
+    refreshes where time per token is reckoned from a few steps; "blocks": the first of every block.
     """
 
     name: str
     policy: CachePolicy
     decoding: Mapping[str, Any]
-    refresh_share: float
+    refresh_share: float | Literal["blocks"]
 
     def decode(self, canvas: int, schedule: Mapping[str, int]) -> Decoding:
         """Its decoding of a canvas, by the common schedule."""
         return Decoding(canvas, steps=canvas // schedule["block_length"] * schedule["steps"], **self.decoding)
 
+    def refreshes(self, decoding: Decoding) -> float:
+        """How many of a canvas's steps after the first are taken to be refreshes."""
+        if self.refresh_share == "blocks":
+            return decoding.blocks - 1
+        return self.refresh_share * (decoding.total_steps - 1)
+
 
 @dataclass(frozen=True)
 class Measured:
-    """A method's steps: seconds of the first and of each later one, and the sequences' record of the later ones."""
+    """A method's steps: seconds of the first and of each later one, each of these beside its bare arithmetic, and the
+    sequences' record of the later ones.
+    """
 
     first: float
     later: list[float]
+    bare: list[float]
     tokens: int  # committed in the later steps
     canvases: list[list[int]]
     records: list[Generation]
@@ -48,9 +58,9 @@ class Measured:
     def step(self) -> float:
         return median(self.later)
 
-    def seconds_per_token(self, steps: int, tokens: int, refresh_share: float) -> float:
+    def seconds_per_token(self, steps: int, tokens: int, refreshes: float) -> float:
         """Of a canvas decoded in so many steps, if so many of those after the first were like the first."""
-        return (self.first + (steps - 1) * (refresh_share * self.first + (1 - refresh_share) * self.step)) / tokens
+        return ((1 + refreshes) * self.first + (steps - 1 - refreshes) * self.step) / tokens
 
 
 class Steps:
@@ -91,15 +101,32 @@ class Steps:
         first = seconds(self.advance, self.model.device)
         for sequence in self.active:
             sequence.recorder = self.recorder()
-        masked = self.masked()
-        later = [seconds(self.advance, self.model.device) for _ in range(steps)]
+        masked, later, bare = self.masked(), [], []
+        for _ in range(steps):
+            took, call = self.counted()
+            later.append(took)
+            bare.append(seconds(call, self.model.device))
         return Measured(
             first,
             later,
+            bare,
             masked - self.masked(),
             [sequence.state.tokens.tolist() for sequence in self.active],
             [sequence.recorder.finish(sequence.state, None, len(self.active)) for sequence in self.active],
         )
+
+    def counted(self) -> tuple[float, Callable[[], object]]:
+        """Seconds of the next step, and the bare arithmetic of the rows that it turned out to compute and to read. Rows
+        that a method computes in some layers only are counted by their mean over layers.
+        """
+        read: list[int] = []
+        hook = self.model.head.register_forward_hook(lambda module, inputs, logits: read.append(logits.shape[0]))
+        before = [sequence.cache.rows_written for sequence in self.active]
+        took = seconds(self.advance, self.model.device)
+        hook.remove()
+        written = [sequence.cache.rows_written - was for sequence, was in zip(self.active, before, strict=True)]
+        computed = [max(1, round(rows / self.model.spec.layers)) for rows in written]
+        return took, bare_arithmetic(self.model, computed, self.active[0].state.length, sum(read))
 
     def masked(self) -> int:
         return sum(int(sequence.state.masked.sum()) for sequence in self.active)
@@ -136,11 +163,13 @@ def measure_methods(
                     "batch_size": batch,
                     "first_step_seconds": measured.first,
                     "step_seconds": measured.step,
+                    "bare_seconds": median(measured.bare),
+                    "ratio": ratio(measured.later, measured.bare),
                     "steps": len(measured.later),
                     "rows_computed": sum(record.rows_computed for record in measured.records) / len(measured.later),
                     "tokens_per_second": measured.tokens / sum(measured.later),
                     "seconds_per_token": measured.seconds_per_token(
-                        decoding.total_steps, batch * canvas, method.refresh_share
+                        decoding.total_steps, batch * canvas, method.refreshes(decoding)
                     ),
                     "decision_share": sum(parts.values()) / step,
                     "decision_parts": parts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,28 +27,42 @@ def random_model(shape: Mapping[str, Any], device: torch.device, seed: int = 0) 
     return model.eval()
 
 
-def bare_arithmetic(model: Transformer, computed: int, rows: int, predicted: int) -> Callable[[], torch.Tensor]:
+def bare_arithmetic(
+    model: Transformer, computed: Sequence[int], rows: int, predicted: int
+) -> Callable[[], torch.Tensor]:
     """A call that makes the matrix products, the fused attention and the head rows of one step, and nothing else: no
     norm, rotation, activation, residual or cache, on inputs that lie as each operation likes them best.
+
+    Args:
+        model: whose weights are used.
+        computed: rows computed of each packed sequence.
+        rows: rows of a sequence.
+        predicted: rows that the head reads, all sequences together.
     """
-    spec = model.spec
+    spec, packed = model.spec, sum(computed)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, device=model.device, dtype=model.dtype)
 
     x, between, read = (
-        random(computed, spec.hidden),
-        random(computed, spec.intermediate),
+        random(packed, spec.hidden),
+        random(packed, spec.intermediate),
         random(predicted, spec.hidden),
     )
     # Query heads that share a key/value head are more queries to it, as in `transformer.attention`.
-    q = random(1, spec.kv_heads, spec.heads // spec.kv_heads * computed, spec.head_dim)
-    k, v = random(2, 1, spec.kv_heads, rows, spec.head_dim)
+    sequences = [
+        (
+            random(1, spec.kv_heads, spec.heads // spec.kv_heads * own, spec.head_dim),
+            *random(2, 1, spec.kv_heads, rows, spec.head_dim),
+        )
+        for own in computed
+    ]
 
     def call() -> torch.Tensor:
         for layer in model.layers:
             F.linear(x, layer.qkv.weight, layer.qkv.bias)
-            F.scaled_dot_product_attention(q, k, v)
+            for q, k, v in sequences:
+                F.scaled_dot_product_attention(q, k, v)
             F.linear(x, layer.out.weight)
             F.linear(x, layer.gate_up.weight)
             F.linear(between, layer.down.weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,39 +12,65 @@ from typing import Any
 import torch
 
 from entropycache.models.transformer import Transformer
-from evaluation.bench.steps import step_call
-from evaluation.files import read_json, write_json
+from evaluation.bench.steps import predicted_rows, step_call
+from evaluation.files import as_json, read_json, write_json, writing
 from evaluation.provenance import environment
 
 
 class Results:
-    """The results of one device and one shape in a folder. A part that is measured again replaces itself alone."""
+    """The results of one device and one shape in a folder. A part that is measured again replaces itself alone, when
+    it is complete; until then what there is of it stands under `unfinished`.
+    """
 
     def __init__(self, folder: Path, device: torch.device, shape: Mapping[str, Any]) -> None:
-        self.folder, self.shape = folder, shape
+        """Raises ValueError, StoreError where results cannot be kept there: before anything is measured."""
+        self.folder, self.shape = folder, dict(shape)
         self.name = device_name(device)
         self.device = device
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(errno.EACCES, "not writable")
+        known = self.read()["shapes"].get(shape["name"], {}).get("shape", self.shape)
+        for key in known.keys() | self.shape.keys():
+            if known.get(key) != self.shape.get(key):
+                raise ValueError(
+                    f"shape.{key}={self.shape.get(key)}: {self.path} holds a shape {shape['name']!r} with "
+                    f"{key} {known.get(key)}; shape.name=<another> or output=<another folder> would do"
+                )
 
     @property
     def path(self) -> Path:
         return self.folder / f"{self.name}.json"
 
-    def write(self, part: str, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    def read(self) -> dict[str, Any]:
+        """What is on record. Raises ValueError, StoreError where the file is no results of a bench."""
+        if not self.path.exists():
+            return {"device": self.name, "shapes": {}}
+        record = read_json(self.path)
+        if not isinstance(record.get("shapes"), dict):
+            raise ValueError(f"{self.path} is no file of bench results: move it away, or output=<another folder>")
+        return record
+
+    def write(
+        self, part: str, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], complete: bool = True
+    ) -> None:
         """Put a part's results in their place, with the settings and the surroundings that they were made in."""
-        record: dict[str, Any] = {"device": self.name, "shapes": {}}
-        if self.path.exists():
-            record = read_json(self.path)
-        shape = record["shapes"].setdefault(self.shape["name"], {"shape": dict(self.shape), "parts": {}})
-        threads = torch.get_num_threads() if self.device.type == "cpu" else None
-        shape["parts"][part] = {
-            "settings": settings,
-            "threads": threads,
+        record = self.read()
+        shape = record["shapes"].setdefault(self.shape["name"], {"shape": self.shape, "parts": {}})
+        unfinished = shape.setdefault("unfinished", {})
+        (shape["parts"] if complete else unfinished)[part] = {
+            "settings": as_json(settings),
+            "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
             "environment": environment(),
             "rows": list(rows),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if complete:
+            unfinished.pop(part, None)
+        if not unfinished:
+            del shape["unfinished"]
         write_json(self.path, record)
-        if part == "growth":
+        if part == "growth" and complete:
             from evaluation.bench.plot import plot_growth
 
             plot_growth(rows, self.beside("growth.png"))
@@ -58,7 +86,7 @@ class Results:
         activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * (self.device.type == "cuda")]
         tables = []
         for computed in (*sizes["rows"], prompt + canvas):
-            call = step_call(model, prompt, canvas, computed, min(computed, sizes["predict"]))
+            call = step_call(model, prompt, canvas, computed, predicted_rows(computed, sizes))
             with torch.inference_mode():
                 call()
                 with profile(activities=activities) as seen:

@@ -20,8 +20,8 @@ from evaluation.bench.timing import in_turn, ratio
 
 
 class FixedRows(CachePolicy):
-    """Computes so many rows a step: those that the predicted rows are read from, and the ones left of them. Asks for
-    the entropy, as EntropyCache does.
+    """Computes exactly so many rows a step: those that the predicted rows are read from, and the others nearest to
+    them. Asks for the entropy, as EntropyCache does.
     """
 
     needs_entropy = True
@@ -31,12 +31,17 @@ class FixedRows(CachePolicy):
 
     def start(self, model: Model, state: SequenceState) -> None:
         self.model = model
+        self.compute: Int[Tensor, " q"] | None = None  # of the step that is made again and again
 
     def plan(self, state: SequenceState, predict: Int[Tensor, " p"]) -> Plan:
         if state.step == 0 or self.rows >= state.length:
             return Plan(state.all_rows, refresh=True)
-        end = int(self.model.sources(predict)[-1]) + 1
-        return Plan(state.all_rows[max(0, end - self.rows) : end], refresh=False)
+        if self.compute is None:
+            sources = self.model.sources(predict)
+            others = state.all_rows[~torch.isin(state.all_rows, sources)]
+            near = (others - sources[-1]).abs().argsort(stable=True)[: self.rows - len(sources)]
+            self.compute = torch.cat([sources, others[near]]).sort().values
+        return Plan(self.compute, refresh=False)
 
 
 def prompt_of(model: Transformer, length: int, seed: int = 0) -> Int[Tensor, " n"]:
@@ -68,11 +73,18 @@ def repeated(sequence: ActiveSequence, model: Model, clock: Clock) -> Callable[[
     """A call that advances a sequence by one step from wherever it stands now, and takes the step back."""
 
     def call() -> None:
-        before = sequence.state
+        before, block_step = sequence.state, sequence.decoder.block_step
         advance(model, [sequence], clock, predict_all=False)
-        sequence.state = before
+        sequence.state, sequence.decoder.block_step = before, block_step
 
     return call
+
+
+def predicted_rows(computed: int, config: Mapping[str, Any]) -> int:
+    """Rows that the head reads in a step of so many rows: no more than are computed, nor than are masked after the
+    first step.
+    """
+    return min(computed, config["predict"], config["canvas"] - 1)
 
 
 def measure_steps(model: Transformer, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -81,11 +93,11 @@ def measure_steps(model: Transformer, config: Mapping[str, Any]) -> Iterator[dic
     for prompt in config["prompts"]:
         rows = prompt + canvas
         for computed in (*config["rows"], rows):
-            predicted = min(computed, config["predict"])
+            predicted = predicted_rows(computed, config)
             times = in_turn(
                 {
                     "step": step_call(model, prompt, canvas, computed, predicted),
-                    "bare": bare_arithmetic(model, computed, rows, predicted),
+                    "bare": bare_arithmetic(model, [computed], rows, predicted),
                 },
                 config["seconds"],
                 model.device,

@@ -14,11 +14,12 @@ Call = Callable[[], object]
 
 def seconds(call: Call, device: torch.device) -> float:
     """Seconds of one call; on CUDA until the device is done."""
-    wait(device)
-    start = time.perf_counter()
-    call()
-    wait(device)
-    return time.perf_counter() - start
+    with torch.inference_mode():
+        wait(device)
+        start = time.perf_counter()
+        call()
+        wait(device)
+        return time.perf_counter() - start
 
 
 def wait(device: torch.device) -> None:

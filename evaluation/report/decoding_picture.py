@@ -1,6 +1,7 @@
 """One sample's decoding as a picture: steps downwards, rows across; what is computed, cached, committed, refreshed."""
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from matplotlib.patches import Patch
 from evaluation.provenance import ROOT
 from evaluation.report.entries import Entry
 from evaluation.report.plots import panels, place_legend, save
+from evaluation.report.runs import Run
 from evaluation.report.style import style, title
 
 CACHED, COMPUTED, CANDIDATE, COMMITTED = range(4)  # what a row is in a step; a later one hides an earlier one
@@ -62,7 +64,9 @@ def spans(rows: Iterable[int]) -> list[list[int]]:
 
 
 def traces(rows: Sequence[Entry]) -> list[Trace]:
-    """The first traced sample of every scored row that was run with `trace=true`."""
+    """The first traced sample of every scored row that was run with `trace=true`; one that cannot be read is left out
+    with a warning.
+    """
     return [trace for entry in rows if entry.scored and (trace := _trace(entry))]
 
 
@@ -71,6 +75,14 @@ def _trace(entry: Entry) -> Trace | None:
     path = run.loaded.folder / "steps.parquet" if run else None
     if run is None or path is None or not path.is_file():
         return None
+    try:
+        return _read(entry, run, path)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+        warnings.warn(f"{path} cannot be read, its decoding is not shown: {' '.join(str(error).split())}", stacklevel=2)
+        return None
+
+
+def _read(entry: Entry, run: Run, path: Path) -> Trace:
     first = min(pyarrow.parquet.read_table(path, columns=["index"])["index"].to_pylist())
     records = pyarrow.parquet.read_table(path, filters=[("index", "==", first)]).to_pylist()
     sample = next(sample for sample in run.samples if sample["index"] == first)

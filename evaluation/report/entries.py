@@ -13,11 +13,9 @@ from typing import Any
 
 from evaluation import statistics
 from evaluation.comparison import IncomparableError, comparable
-from evaluation.report.runs import DONE, Run, Speed, SpeedRow, canonical, settings
-from evaluation.report.style import benchmark_rank, rank
+from evaluation.report.runs import DONE, REFERENCE, Run, Speed, SpeedRow, canonical, settings
+from evaluation.report.style import base, benchmark_rank, rank
 from evaluation.statistics import McNemar, Ratio, Speedup, mcnemar, paired_ratio
-
-REFERENCE = "full_recompute"
 
 # What may differ between a method and the reference beside the method itself: the commit rule, which is what "parallel
 # decoding" means and is split off the speedup, and the window with what belongs to it alone (Elastic-Cache slides,
@@ -100,13 +98,15 @@ def one_token(decoding: Mapping[str, Any]) -> bool:
     return decoding.get("rule") == "top_n" and (steps is None or steps == decoding.get("gen_length"))
 
 
+def is_reference(entry: Entry) -> bool:
+    """Whether a row is what the others are held against: full recompute, one token a step."""
+    decoding = entry.decoding_config
+    return base(entry.method) == REFERENCE and one_token(decoding) and not decoding.get("certainty_sigma")
+
+
 def reference_of(entries: Iterable[Entry], group: tuple[str, str]) -> Entry | None:
-    """The row of a group that the others are held against: full recompute, one token a step, scored."""
-    full = [e for e in entries if e.group == group and e.scored and e.scored.method == REFERENCE]
-    plain = (
-        entry for entry in full if one_token(entry.decoding_config) and not entry.decoding_config.get("certainty_sigma")
-    )
-    return next(plain, None)
+    """The row of a group that the others are held against, if it is scored."""
+    return next((entry for entry in entries if entry.group == group and entry.scored and is_reference(entry)), None)
 
 
 def against(entry: Entry, reference: Entry | None) -> tuple[McNemar | None, int, str]:

@@ -9,9 +9,10 @@ from itertools import combinations
 
 import pandas as pd
 
-from evaluation.report.entries import REFERENCE, Entry
+from evaluation.report.entries import Entry
 from evaluation.report.formats import accuracy_cell, known, percent, speedup_cell
 from evaluation.report.reference import Published, beside, claim_rows
+from evaluation.report.runs import REFERENCE
 from evaluation.report.style import base, title
 from evaluation.report.tables import accuracy_rows, frame, overhead_rows
 from evaluation.statistics import times

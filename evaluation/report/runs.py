@@ -16,8 +16,10 @@ from evaluation.runs import LoadedRun, load_runs
 from evaluation.statistics import Figures, figures
 
 SPEED = "speed"  # the folder that holds paired timings, where other runs have their method's name
+TIMED = ("seconds", "tokens", "nfe", "rows_computed", "rows_total", "refreshes", "flops", "decision_seconds")
 NAMES = {"name", "_target_"}  # entries of a group that are no settings
 
+REFERENCE = "full_recompute"  # what the others are held against
 DONE, PARTIAL, FAILED, EMPTY, DAMAGED = "done", "partial", "failed", "empty", "damaged"
 UNSCORED = "not scored"
 
@@ -177,13 +179,21 @@ def read_runs(
 
     `folders`, where given, are the only runs that are read.
 
-    A measurement of speed is kept whatever its methods: its reference is needed, and rows are filtered later.
+    A measurement of speed is kept whatever its methods, and so is full recompute: the others are held against it, and
+    rows are filtered later.
 
     Raises:
         StoreError: there is no such folder.
+        ValueError: a filter names what no run has.
     """
     root = Path(root)
     runs = [_checked(loaded, loaded.folder.relative_to(root).as_posix()) for loaded in load_runs(root)]
+    for name, wanted in (("model", models), ("benchmark", benchmarks), ("method", methods)):
+        known = {str(getattr(run, name)) for run in runs if not run.is_speed or name != "method"}
+        if name == "method":
+            known |= {row.method for run in runs if run.speed for row in run.speed.rows}
+        for unknown in (one for one in wanted if one not in known):
+            raise ValueError(f"{name}s: no run under {root} is of {unknown}; there are {', '.join(sorted(known))}")
     only = None if folders is None else {folder.resolve() for folder in folders}
     return [
         run
@@ -191,28 +201,40 @@ def read_runs(
         if (only is None or run.loaded.folder.resolve() in only)
         and (not models or run.model in models)
         and (not benchmarks or run.benchmark in benchmarks)
-        and (not methods or run.is_speed or run.method in methods)
+        and (not methods or run.is_speed or run.method in (*methods, REFERENCE))
     ]
 
 
 def _checked(loaded: LoadedRun, path: str) -> Run:
     note = loaded.note.replace(f"{loaded.folder}/", "")
     run = Run(loaded, path, loaded.status, " ".join(note.split()))
+    try:  # what a record lacks shows here, not in the middle of a table
+        _ = run.setting, run.total, run.started, run.command, run.decoding
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        bare = LoadedRun(loaded.folder, "damaged", "")  # nothing on record of it can be relied on
+        return Run(bare, path, DAMAGED, f"config.yaml or manifest.json is not as it should be: {_said(error)}")
     if run.state != DONE:
         return run
     try:
         if run.is_speed:
             return Run(loaded, path, DONE, "", read_speed(loaded.folder / "speed.json"))
         if loaded.scores is None:
-            return Run(loaded, path, UNSCORED, f"score it with: python scripts/score.py {loaded.folder.name}")
+            unread = "scores.json cannot be read; " if (loaded.folder / "scores.json").exists() else ""
+            advice = f"{unread}score it with: python scripts/score.py {loaded.folder.name}"
+            return Run(loaded, path, UNSCORED, advice)
         if [score["id"] for score in run.scores["samples"]] != [sample["id"] for sample in run.samples]:
             raise StoreError("scores.json is of other samples than samples.jsonl: score the run again")
-        _ = run.verdicts(), run.figures  # what a record lacks shows here, not in the middle of a table
+        _ = run.verdicts(), run.figures, run.scores["accuracy"][run.shown]["mean"]
+        _ = run.scores["subtasks"], run.scores["micro"], run.scores["macro"]
     except (StoreError, ValueError) as error:
         return Run(loaded, path, DAMAGED, " ".join(str(error).split()))
     except (KeyError, TypeError, AttributeError) as error:
-        return Run(loaded, path, DAMAGED, f"a record is not of the form it should have: {type(error).__name__} {error}")
+        return Run(loaded, path, DAMAGED, f"a record is not of the form it should have: {_said(error)}")
     return run
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__} {' '.join(str(error).split())}"
 
 
 def read_speed(path: Path) -> Speed:
@@ -232,7 +254,9 @@ def read_speed(path: Path) -> Speed:
 
 def _speed_row(row: Mapping[str, Any], prompts: int) -> SpeedRow:
     values = {name: list(value) for name, value in row.items() if isinstance(value, list)}
-    uneven = [name for name, value in values.items() if len(value) != prompts]
+    uneven = [name for name in dict.fromkeys((*TIMED, *values)) if len(values.get(name, ())) != prompts]
+    if not all(seconds > 0 for seconds in values.get("seconds", ())):
+        raise StoreError(f"speed.json, row {row['label']!r}: seconds must all be above 0")
     if uneven or not prompts:
         raise StoreError(f"speed.json, row {row['label']!r}: {uneven} not given for each of the {prompts} prompts")
     return SpeedRow(

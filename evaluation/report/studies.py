@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from evaluation.files import read_json
+from evaluation.files import StoreError, read_json
 from evaluation.report import page
 from evaluation.report.formats import readable, to_markdown
 
@@ -43,10 +44,20 @@ class Study:
 
 
 def read_studies(folder: Path) -> list[Study]:
-    """The studies under `<report>/studies`, in their order; none where the folder is missing."""
+    """The studies under `<report>/studies`, in their order; none where the folder is missing. One that cannot be read
+    is left out with a warning.
+    """
     found = {path.parent.name: path for path in sorted(folder.glob("*/study.json"))}
     names = sorted(found, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    return [_read(found[name]) for name in names]
+    return [study for name in names if (study := _readable(found[name]))]
+
+
+def _readable(path: Path) -> Study | None:
+    try:
+        return _read(path)
+    except (StoreError, OSError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(f"{path.parent} is not shown, make the study again: {' '.join(str(error).split())}", stacklevel=2)
+        return None
 
 
 def _read(path: Path) -> Study:

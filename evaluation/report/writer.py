@@ -10,12 +10,13 @@ import pandas as pd
 from evaluation.files import write_text, writing
 from evaluation.report import page, plots, studies
 from evaluation.report.decoding_picture import pictures, traces
-from evaluation.report.entries import Entry, entries, main_entries
+from evaluation.report.entries import Entry, entries, is_reference, main_entries
 from evaluation.report.findings import findings
 from evaluation.report.formats import display, grid, main_csv, readable, to_csv, to_latex, to_markdown
 from evaluation.report.notes import notes
 from evaluation.report.reference import OTHER, Published, claim_rows, read_published, table_rows
 from evaluation.report.runs import DONE, Run, read_runs
+from evaluation.report.style import base
 from evaluation.report.tables import AXES, accuracy_rows, frame, overhead_rows, phase_rows, sweep_rows
 
 MAIN = (
@@ -23,8 +24,8 @@ MAIN = (
     "generation time of one-token full recompute over that of the row, same prompts, in turn, one process, with its "
     "95 % bootstrap interval; it is the product of what caching gives (full recompute with the row's commit rule over "
     "the row) and of what parallel decoding gives. Rows computed, refreshes and deciding are shares of all rows, of "
-    "all steps and of generation time. A starred row is not finished and has no figures; – is not measured. Tokens/s "
-    "are those of the paired timing, and of the scored run where there is none."
+    "all steps and of generation time. A starred row has no finished run, and no figures but those of a paired timing; "
+    "– is not measured. Tokens/s are those of the paired timing, and of the scored run where there is none."
 )
 ACCURACY = (
     "The verdict that the main table shows, and the others beside it; micro means count every item, macro means every "
@@ -110,20 +111,21 @@ def write_report(
 
     Args:
         runs_root: `results/runs`, or any folder laid out like it.
-        out: folder of the report; its subfolder `plots` is emptied of plots that this report does not have.
+        out: folder of the report; tables and plots of an earlier report that this one does not have are removed.
         title: heading of the report.
-        models, benchmarks, methods: names to keep; empty keeps all.
+        models, benchmarks, methods: names to keep; empty keeps all. The reference stays, whatever the methods.
         folders: the only runs to read; None reads all.
         defaults: settings by method name; the main table shows a method with these where it was run so.
         reference: folder of published figures (conf/reference); None leaves them out.
 
     Raises:
+        ValueError: a filter names what no run has.
         StoreError: no folder of runs, an unreadable file of published figures, or the report cannot be written.
     """
     out = Path(out)
     published = read_published(reference) if reference else None
     runs = read_runs(runs_root, models=models, benchmarks=benchmarks, methods=methods, folders=folders)
-    found = [entry for entry in entries(runs) if not methods or entry.method.partition("(")[0] in methods]
+    found = [entry for entry in entries(runs) if not methods or base(entry.method) in methods or is_reference(entry)]
     rows = main_entries(found, defaults)
     main, sweep, said, traced = frame(rows), sweep_rows(found), notes(runs, found), traces(rows)
     tables = _tables(rows, main, sweep, published)
@@ -142,6 +144,9 @@ def write_report(
         kept = {path.stem for path in drawn.values()}
         for stale in (path for path in folder.iterdir() if path.suffix in (".png", ".svg") and path.stem not in kept):
             stale.unlink()
+        for name in TABLES_KNOWN - {table.name for table in tables}:
+            for suffix in (".csv", ".md", ".tex"):
+                (out / f"{name}{suffix}").unlink(missing_ok=True)
     written = {table.name: table.write(out, said if table is tables[0] else []) for table in tables}
     lead = _lead(runs)
     write_text(out / "README.md", _overview(title, lead, tables, sentences, drawn, said, out))
@@ -161,6 +166,7 @@ def write_report(
     return ReportPaths(out, out / "index.html", written, drawn, main, sentences, said)
 
 
+TABLES_KNOWN = {"accuracy", "decision_overhead", "phases", "tau_k_grid", "published_claims", "published_tables"}
 FOLLOW = "These sentences follow from the figures by rule."
 
 

@@ -18,10 +18,11 @@ Weights = NDArray[np.float64]  # [1 + resamples, observations]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+MISSING = 0.05
 
 
 class Estimate(NamedTuple):
-    """A figure with its interval (NaN where there is but one prompt)."""
+    """A figure with its interval (NaN where there are too few prompts for one)."""
 
     value: float
     low: float
@@ -41,9 +42,11 @@ def resamples(groups: Sequence[object], seed: int = 0, count: int = RESAMPLES) -
 
 
 def estimate(values: Vector) -> Estimate:
-    """The figure of the sample, and the percentile interval of those of its resamples."""
+    """The figure of the sample, and the percentile interval of those of its resamples; none where more than
+    `MISSING` of these have no such figure, as with a handful of prompts: the rest would be no fair draw.
+    """
     known = values[1:][~np.isnan(values[1:])]
-    if not known.size:
+    if known.size <= (1 - MISSING) * len(values[1:]):
         return Estimate(float(values[0]), np.nan, np.nan)
     low, high = np.quantile(known, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Estimate(float(values[0]), float(low), float(high))

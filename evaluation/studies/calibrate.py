@@ -15,13 +15,14 @@ import pandas as pd
 
 from baselines import FullRecompute
 from entropycache import CachePolicy, EntropyCache
+from entropycache.settings import whole
 from evaluation.report.formats import figure, percent
 from evaluation.report.plots import interval, legend_below, panels, save
 from evaluation.report.style import SERIES
 from evaluation.scorers import SCORERS, CodeOptions
 from evaluation.store import RunStore
 from evaluation.studies.halving import Outcome, Search, Trial, compare, search
-from evaluation.studies.result import Frames, StudyResult, Table
+from evaluation.studies.result import Frames, StudyResult, Table, numbers
 from evaluation.studies.trajectory import Subject
 
 Pair = tuple[float, int]  # tau, k
@@ -57,6 +58,9 @@ class Calibrate:
     name: str = "calibrate"
 
     def __post_init__(self) -> None:
+        numbers("study.taus", self.taus)
+        numbers("study.ks", self.ks)
+        whole("study.fresh", self.fresh, 0, "prompts")
         if not 0 <= self.tolerance < 1 or not 0 < self.confidence < 1:
             raise ValueError(f"study.tolerance={self.tolerance} and study.confidence={self.confidence} must be shares")
         if self.cost not in COSTS:
@@ -144,12 +148,18 @@ class Calibrate:
         where, tolerated = f"{model}, {trials['benchmark'].iloc[0]}", f"tolerated: {points(self.tolerance)}"
         chosen = trials[trials["state"] == "chosen"]
         if chosen.empty:
-            asked = trials["n"].max()
+            last = trials[trials["n"] == trials["n"].max()]
+            sure = last[last["within"] >= self.confidence]
+            asked = f"of the pairs asked all {last['n'].iloc[0]} prompts"
+            if len(sure):
+                first = f"{asked}, those within the tolerance cost no less than full recompute"
+                more = "nothing is lost by it"
+            else:
+                first = f"{asked}, none is within the tolerance with a probability of {percent(self.confidence)}"
+                more = "more prompts or a larger tolerance may find a pair"
             return [
-                f"{where}: no pair is within the tolerance with a probability of {percent(self.confidence)} on {asked} "
-                f"prompts ({tolerated}).",
-                f"{where}: tau = -1, which is full recompute, is what is left; more prompts or a larger tolerance may "
-                "find a pair.",
+                f"{where}: {first} ({tolerated}).",
+                f"{where}: tau = -1, which is full recompute, is what is left; {more}.",
             ]
         one = chosen.iloc[0]
         pair = f"tau = {figure(one['tau'])}, k = {figure(one['k'])}"

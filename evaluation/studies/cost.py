@@ -22,7 +22,7 @@ from evaluation.report.formats import percent
 from evaluation.report.plots import legend_below, logarithmic, panels, save
 from evaluation.report.style import SERIES
 from evaluation.statistics import times
-from evaluation.studies.result import Frames, StudyResult, Table
+from evaluation.studies.result import Frames, StudyResult, Table, numbers
 from evaluation.studies.trajectory import Subject
 
 SAME = 1.1  # a step within this factor of the cheapest is called no faster
@@ -45,6 +45,8 @@ class Cost:
     name: str = "cost"
 
     def __post_init__(self) -> None:
+        numbers("study.lengths", self.lengths)
+        numbers("study.shares", self.shares)
         if not all(0 < share <= 1 for share in self.shares) or 1 not in self.shares:
             raise ValueError(f"study.shares={list(self.shares)} must be shares above 0, and hold 1: every row")
         if not self.repeats > 0 or not self.read > 0:

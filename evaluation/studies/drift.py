@@ -22,7 +22,7 @@ from evaluation.report.formats import percent
 from evaluation.report.plots import panels, save
 from evaluation.report.style import style
 from evaluation.studies.association import Estimate, area, caught, estimate, pearson, resamples, roc, spearman
-from evaluation.studies.result import Frames, StudyResult, Table
+from evaluation.studies.result import Frames, StudyResult, Table, numbers
 from evaluation.studies.trajectory import Pass, Subject, moved, passes
 
 TENSORS = ("keys", "values")
@@ -65,6 +65,7 @@ class Drift:
         for share in (self.high_share, *self.rates):
             if not 0 < share < 1:
                 raise ValueError(f"study.high_share and study.rates are shares between 0 and 1, not {share}")
+        numbers("study.taus", self.taus)
 
     def measure(self, subject: Subject) -> Frames:
         """`steps`: signals and drift of every step but a sequence's last. `layers`: the drift layer by layer."""

@@ -60,6 +60,11 @@ class Overhead:
         for where, names in (("base", self.base), ("axes", self.axes)):
             if set(names) != set(AXES):
                 raise ValueError(f"study.{where} must give {', '.join(AXES)}, not {', '.join(names)}")
+        labels = [method_label(overrides) for overrides in self.methods]
+        for label in (label for place, label in enumerate(labels) if label in labels[:place]):
+            raise ValueError(f"study.methods: {label} stands there twice; one setting of a method would do")
+        if "entropycache" not in labels:
+            raise ValueError(f"study.methods={labels} must have entropycache among them: the study is of its claim")
         if self.repeats < 2:
             raise ValueError(f"study.repeats={self.repeats} must be 2 or more: one for single steps, one for shares")
         for hidden in (self.base["hidden"], *self.axes["hidden"]):

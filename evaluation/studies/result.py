@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import pandas as pd
 
-from evaluation.files import write_json, write_text, writing
+from entropycache.settings import real
+from evaluation.files import as_json, write_json, write_text, writing
 from evaluation.report.formats import readable, to_csv, to_markdown
 
+SUFFIXES = (".csv", ".md", ".png", ".svg", ".json")
 Frames = Mapping[str, pd.DataFrame]
 
 
@@ -39,6 +44,14 @@ class StudyResult:
     data: Frames = field(default_factory=dict)
 
 
+def numbers(name: str, values: Sequence[float]) -> None:
+    """Raises ValueError for a setting that is no list of numbers with one at least."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise ValueError(f"{name}={values} must be a list of numbers, at least one")
+    for value in values:
+        real(name, value, lambda number: not math.isnan(number), "a number (infinity is inf)")
+
+
 class Reporter(Protocol):
     """The half of a study that needs no model."""
 
@@ -52,16 +65,34 @@ def together(parts: Sequence[Frames]) -> Frames:
     return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
 
 
+def folder_of(results: Path | str, profile: str, name: str) -> Path:
+    """Where a study goes, made if need be, before anything is measured. Raises StoreError where that cannot be."""
+    folder = Path(results) / profile / "studies" / name
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "not writable")
+    return folder
+
+
 def write_study(study: Reporter, measured: Frames, folder: Path, settings: Mapping[str, Any]) -> StudyResult:
-    """Write a study's files into its folder, in place of those of an earlier one; returns what it says.
+    """Write a study's files into its folder, in place of those of an earlier one, which stay until all are made;
+    returns what it says.
 
     Raises StoreError where they cannot be written.
     """
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for stale in (path for path in folder.iterdir() if path.suffix in (".csv", ".md", ".png", ".svg", ".json")):
+    with writing(folder), TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made:
+        result = study.report(measured, Path(made))
+        _write(result, Path(made), settings)
+        for stale in (path for path in folder.iterdir() if path.suffix in SUFFIXES):
             stale.unlink()
-        result = study.report(measured, folder)
+        for path in sorted(Path(made).iterdir()):
+            path.replace(folder / path.name)
+    return result
+
+
+def _write(result: StudyResult, folder: Path, settings: Mapping[str, Any]) -> None:
+    """The files of a result beside its plots; `study.json`, which names the others, is the last."""
     for table in result.tables:
         write_text(folder / f"{table.name}.csv", to_csv(table.frame))
         write_text(folder / f"{table.name}.md", f"# {table.heading}\n\n{_markdown(table)}")
@@ -72,22 +103,12 @@ def write_study(study: Reporter, measured: Frames, folder: Path, settings: Mappi
         "name": result.name,
         "title": result.title,
         "caption": result.caption,
-        "settings": _plain(settings),
+        "settings": as_json(settings),
         "conclusion": list(result.conclusion),
         "tables": [{"name": t.name, "heading": t.heading, "shares": list(t.shares)} for t in result.tables],
         "plots": {heading: path.name for heading, path in result.plots.items()},
     }
     write_json(folder / "study.json", record)
-    return result
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON knows it, which has no infinity."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def overview(result: StudyResult) -> str:

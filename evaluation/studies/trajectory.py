@@ -14,6 +14,7 @@ from entropycache.decoding import Decoder, Decoding
 from entropycache.engine import start_state, with_entropy
 from entropycache.kv_cache import KVCache
 from entropycache.models.transformer import Transformer
+from entropycache.settings import whole
 from entropycache.types import Commit, SequenceState
 from evaluation.benchmarks import Request
 from evaluation.generate import Answerer
@@ -34,6 +35,7 @@ class Subject:
 
     def prompts(self, count: int) -> list[list[int]]:
         """Ids of the first `count` prompts. Raises ValueError where there are fewer."""
+        whole("study.prompts", count, 1, "prompts")
         if count > len(self.requests):
             raise ValueError(f"study.prompts={count}, but {self.name} has {len(self.requests)} questions to ask")
         return [self.answerer.prompt_ids(request.prompt_text) for request in self.requests[:count]]

@@ -27,7 +27,7 @@ from evaluation.report.formats import figure, percent
 from evaluation.report.plots import panels, save
 from evaluation.report.style import SERIES, style
 from evaluation.statistics import paired_ratio
-from evaluation.studies.result import Frames, StudyResult, Table
+from evaluation.studies.result import Frames, StudyResult, Table, numbers
 from evaluation.studies.trajectory import Pass, Subject, moved, passes
 
 AGES = (1, 2, 4, 8, 16, 32)  # tabulated
@@ -57,6 +57,7 @@ class Volatility:
     def __post_init__(self) -> None:
         if not 0 < self.rest < 1:
             raise ValueError(f"study.rest={self.rest} must be a share between 0 and 1")
+        numbers("study.ks", self.ks)
         if self.ks[0] != 0:
             raise ValueError(f"study.ks={list(self.ks)} must begin with 0: errors are held against it")
         if self.refresh_every < 2:

@@ -42,7 +42,7 @@ const change = (element, value, name = "change") => {
   element.value = value;
   element.dispatchEvent(new Event(name, { bubbles: true }));
 };
-const rows = () => all("#main_table tbody tr").filter((row) => !row.hidden);
+const rows = () => all("#main_table tbody tr").filter((row) => row.getClientRects().length);
 const column = (name) => all("#main_table th").findIndex((head) => head.textContent === name);
 const texts = (name) => rows().map((row) => row.cells[column(name)].textContent);
 function look() {

@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from evaluation.files import StoreError
@@ -144,6 +145,10 @@ def drop_a_field(folder: Path) -> None:
     (folder / "scores.json").write_text(json.dumps({key: value for key, value in scores.items() if key != "shown"}))
 
 
+def change(folder: Path, name: str, **fields: object) -> None:
+    (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | fields))
+
+
 @pytest.mark.parametrize(
     "harm",
     [
@@ -151,14 +156,18 @@ def drop_a_field(folder: Path) -> None:
         damage_scores,
         drop_a_field,
         lambda folder: (folder / "config.yaml").write_text("model: [\n"),
+        lambda folder: (folder / "config.yaml").write_text("method: entropycache\n"),
         lambda folder: (folder / "manifest.json").write_bytes(b'{"samples": 5'),
-        lambda folder: (folder / "scores.json").write_bytes(b""),
+        lambda folder: change(folder, "manifest.json", samples="x"),
+        lambda folder: change(folder, "manifest.json", sessions=[1]),
+        lambda folder: change(folder, "scores.json", accuracy={}),
     ],
 )
 def test_damage_in_one_run_is_reported_and_the_others_are_tabulated(tmp_path, harm):
     harm(write_run(tmp_path, setting(PREFIX)))
     write_run(tmp_path, setting(FULL, ONE_TOKEN))
     runs = read_runs(tmp_path)
+    write_report(tmp_path, tmp_path.parent / f"{tmp_path.name}-report", "A report")
     states = main_rows(runs).set_index("method")["state"].to_dict()
     assert states == {"full_recompute": "done", "fast_dllm_prefix": "damaged"}
     (note,) = notes(runs, entries(runs))
@@ -172,12 +181,31 @@ def test_run_without_scores_is_not_scored_rather_than_wrong(tmp_path):
     assert table["state"].tolist() == ["not scored"] and table["accuracy"].isna().all()
 
 
-def test_damaged_speed_file_costs_the_speedups_alone(tmp_path):
+def test_scores_that_cannot_be_read_are_none_and_the_note_says_what_makes_them(tmp_path):
+    folder = write_run(tmp_path, setting(FULL, ONE_TOKEN))
+    (folder / "scores.json").write_bytes(b"")
+    runs = read_runs(tmp_path)
+    assert main_rows(runs)["state"].tolist() == ["not scored"]
+    (note,) = notes(runs, entries(runs))
+    assert "scores.json cannot be read; score it with: python scripts/score.py" in note
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda row: row["seconds"].pop(),
+        lambda row: row.pop("flops"),
+        lambda row: row["seconds"].__setitem__(0, 0.0),
+    ],
+    ids=["a second lost", "flops lost", "no time at all"],
+)
+def test_damaged_speed_file_costs_the_speedups_alone(tmp_path, harm):
     write_run(tmp_path, setting(FULL, ONE_TOKEN))
     folder = write_speed(tmp_path, MODEL, BENCHMARK)
     record = json.loads((folder / "speed.json").read_text())
-    record["rows"][0]["seconds"].pop()
+    harm(record["rows"][0])
     (folder / "speed.json").write_text(json.dumps(record))
+    write_report(tmp_path, tmp_path.parent / f"{tmp_path.name}-report", "A report")
     table = table_of(tmp_path)
     assert table["state"].tolist() == ["done"] and table["speedup"].isna().all()
 
@@ -312,8 +340,32 @@ def test_rows_of_several_code_versions_are_told(tmp_path):
 def test_filters(paper):
     runs = read_runs(paper, methods=["entropycache", "full_recompute"])
     assert {run.method for run in runs if not run.is_speed} == {"entropycache", "full_recompute"}
-    assert read_runs(paper, models=["other"]) == []
-    assert read_runs(paper, benchmarks=["other"]) == []
+    for name in ("models", "benchmarks", "methods"):
+        with pytest.raises(ValueError, match=f"{name}: no run under .* is of other; there are "):
+            read_runs(paper, **{name: ["other"]})
+
+
+def test_a_report_of_one_method_keeps_what_it_is_held_against(paper, tmp_path):
+    """The reference's row and McNemar's test; an earlier report's tables that this one does not have are gone."""
+    (tmp_path / "tau_k_grid.csv").write_text("of an earlier report")
+    report = write_report(paper, tmp_path, "One method", models=[MODEL], methods=["fast_dllm_dual"])
+    assert set(report.main["method"]) == {"full_recompute", "fast_dllm_dual"}
+    table = pd.read_csv(tmp_path / "accuracy.csv")
+    assert table[table["method"] == "fast_dllm_dual"]["n_paired"].min() > 0
+    assert not (tmp_path / "tau_k_grid.csv").exists()
+
+
+def test_steps_and_studies_that_cannot_be_read_cost_their_own_section_alone(tmp_path):
+    folder = write_run(tmp_path / "runs", setting(FULL, ONE_TOKEN))
+    (folder / "steps.parquet").write_bytes(b"PAR1")
+    study = tmp_path / "report" / "studies" / "drift"
+    study.mkdir(parents=True)
+    (study / "study.json").write_text('{"name": ')
+    with pytest.warns(UserWarning) as told:
+        report = write_report(tmp_path / "runs", tmp_path / "report", "A report")
+    assert report.main["state"].tolist() == ["done"]
+    said = " ".join(str(warning.message) for warning in told)
+    assert "steps.parquet cannot be read" in said and "make the study again" in said
 
 
 def test_overhead_parts_add_up(paper):

@@ -18,7 +18,6 @@ DAMAGE = {
     "config.yaml": b"{: [",
     "manifest.json": b"{",
     "samples.jsonl": b'{"index": 0}\nhalf\n{"index": 2}\n',
-    "scores.json": b"[1]",
     "DONE": b"?",
 }
 
@@ -33,6 +32,13 @@ def test_damage_in_one_run_is_reported_and_hides_no_other(tmp_path, name):
     assert list(statuses.values()) == ["done"]
     assert name in load_run(broken).note
     assert "\n" not in load_run(broken).note
+
+
+def test_scores_that_cannot_be_read_are_made_again(tmp_path):
+    folder = complete(tmp_path, scores={"n": 5}).folder
+    (folder / "scores.json").write_bytes(b'{"n": ')
+    run = load_run(folder)
+    assert (run.status, run.scores) == ("done", None)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from scipy import stats
 
 from baselines import FullRecompute
 from entropycache import Decoding, EntropyCache, generate
+from evaluation.files import StoreError
 from evaluation.generate import Answerer
 from evaluation.studies import association
+from evaluation.studies.association import estimate
 from evaluation.studies.cost import Cost, knee_table, shares
 from evaluation.studies.drift import Drift, groups
 from evaluation.studies.overhead import Overhead, slope
-from evaluation.studies.result import together
+from evaluation.studies.result import folder_of, together, write_study
 from evaluation.studies.trajectory import Subject, moved, passes
 from evaluation.studies.volatility import Volatility, partial_errors, value_changes
 from tests.models import FAMILIES, random_model, random_prompt
@@ -314,8 +316,9 @@ def test_cost_knows_the_flops_and_finds_the_knee():
 def overhead(**changes):
     axes = {"rows": [24, 48], "layers": [1, 2], "vocab": [32, 64], "hidden": [16, 32]}
     base = {"rows": 24, "layers": 1, "vocab": 32, "hidden": 16}
-    keys = {"base": base, "axes": axes, "head_dim": 16, "gen_length": 8, "steps": 4, "repeats": 2} | changes
-    return Overhead(methods=("method=entropycache method.tau=inf", "method=full_recompute"), **keys)
+    methods = ("method=entropycache method.tau=inf", "method=full_recompute")
+    keys = {"base": base, "axes": axes, "head_dim": 16, "gen_length": 8, "steps": 4, "repeats": 2}
+    return Overhead(**{"methods": methods} | keys | changes)
 
 
 def test_overhead_measures_every_shape_once_and_compares_slopes(tmp_path):
@@ -352,6 +355,12 @@ def test_formulas_count_what_docs_say():
         (lambda: Drift(1, 1.5, (0.5,), ()), "1.5"),
         (lambda: Volatility(1, 0.95, (1, 2), 4), r"\[1, 2\] must begin with 0"),
         (lambda: Volatility(1, 0.95, (0,), 1), "refresh_every=1"),
+        (lambda: Volatility(1, 0.95, (), 4), r"study.ks=\(\) must be a list"),
+        (lambda: Drift(1, 0.5, (0.5,), ()), r"study.taus=\(\) must be a list"),
+        (lambda: Cost((), (1,), 4, 1), r"study.lengths=\(\) must be a list"),
+        (lambda: overhead(methods=("method=d2cache",)), "must have entropycache among them"),
+        (lambda: overhead(methods=("method=entropycache", "method=entropycache method.k=0")), "stands there twice"),
+        (lambda: Subject("m", None, [], {}, {}).prompts(-3), "study.prompts -3 must be a whole number of prompts"),
         (lambda: Cost((8,), (0.5,), 4, 1), "hold 1"),
         (lambda: overhead(gen_length=24), "24 rows leave no prompt"),
         (lambda: overhead(head_dim=12), "head_dim=12"),
@@ -362,3 +371,28 @@ def test_formulas_count_what_docs_say():
 def test_settings_that_cannot_work_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_figure_that_many_resamples_lack_has_no_interval():
+    """Of two prompts, half of the resamples draw one alone: what can be had of the others is no fair draw."""
+    assert math.isnan(estimate(np.array([1.0] + [1.0] * 60 + [math.nan] * 40)).low)
+    assert estimate(np.array([1.0] + [1.0] * 96 + [math.nan] * 4)).low == 1.0
+
+
+class Failing:
+    name = "failing"
+
+    def report(self, measured, folder):
+        (folder / "half.png").write_text("half a plot")
+        raise ValueError("no")
+
+
+def test_a_study_that_fails_leaves_the_earlier_one(tmp_path):
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(StoreError, match="cannot write"):
+        folder_of(tmp_path / "results", "embedded", "drift")
+    folder = folder_of(tmp_path, "embedded", "drift")
+    (folder / "study.json").write_text("{}")
+    with pytest.raises(ValueError, match="no"):
+        write_study(Failing(), {}, folder, {})
+    assert [path.name for path in folder.iterdir()] == ["study.json"] and list(folder.parent.iterdir()) == [folder]

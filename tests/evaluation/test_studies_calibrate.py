@@ -133,9 +133,13 @@ def test_conclusions_name_pair_interval_and_verdict(tmp_path, monkeypatch):
     assert f"m, b: tau = {tau:g}, k = {k} costs" in result.conclusion[0] and "tolerated: 5.0" in result.conclusion[0]
     assert "on 64 fresh prompts" in result.conclusion[1] and "its whole interval too" in result.conclusion[1]
     assert [t.frame["state"].tolist() for t in result.tables[:1]] == [["chosen", "checked"]]
-    without = pd.DataFrame(rows).query("state not in ['chosen', 'checked']")
-    said = study.report({"trials": without}, tmp_path).conclusion
-    assert "no pair is within the tolerance" in said[0] and "tau = -1" in said[1]
+    dropped = pd.DataFrame(rows).query("state not in ['chosen', 'checked']").assign(n=32)
+    for within, cost, first in (
+        (0.2, 0.5, "of the pairs asked all 32 prompts, none is within the tolerance"),
+        (0.9, 1.0, "of the pairs asked all 32 prompts, those within the tolerance cost no less than full recompute"),
+    ):
+        said = study.report({"trials": dropped.assign(within=within, cost=cost)}, tmp_path).conclusion
+        assert first in said[0] and "tau = -1" in said[1]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +148,9 @@ def test_conclusions_name_pair_interval_and_verdict(tmp_path, monkeypatch):
         ({"tolerance": 2}, "tolerance=2"),
         ({"cost": "money"}, "cost=money is unknown; one of flops"),
         ({"prompts": 3, "rungs": 4}, "prompts=3 cannot be halved 3 times"),
+        ({"ks": []}, r"study.ks=\[\] must be a list of numbers"),
+        ({"taus": [".inf"]}, "study.taus '.inf' must be a number"),
+        ({"fresh": -1}, "study.fresh -1 must be a whole number"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes, message):

@@ -123,7 +123,8 @@ def broken(checkpoints, tmp_path, kind):
         (["benchmark.name=nonesuch"], "benchmark.name=nonesuch is unknown; one of gsm8k"),
         (["method.tau=0.1,0.2"], "To sweep over it, add --multirun"),  # R7
         (["model.dtype=float8"], "model.dtype=float8 is unknown; float32"),
-        (["limit=0"], "limit=0: no question is left to ask"),
+        (["limit=0"], "limit 0 must be a whole number of questions, 1 or above"),
+        (["limit=-1"], "limit -1 must be a whole number of questions, 1 or above"),
         (["device=cuda"], "no CUDA device is available here; device=cpu would do"),
         (["benchmark=gsm8k", "benchmark.data=/nowhere"], "/nowhere"),
         (["results=/dev/null/here"], "cannot write /dev/null/here"),

@@ -85,11 +85,19 @@ def test_calibration_keeps_its_trials_and_does_not_repeat_them(studied, tmp_path
     assert (code, again) == (0, out)
 
 
-def test_a_model_that_fails_is_named_and_the_others_are_measured(studied, checkpoints, tmp_path):
+def test_a_model_that_fails_is_named_and_the_others_are_measured(studied, script, checkpoints, tmp_path):
     models = [f"tiny_llada model.path={tmp_path / 'none'}", f"tiny_dream model.path={checkpoints['dream']}"]
     few = ["study.lengths=[16]", "study.shares=[0.5,1]", "study.repeats=1"]
     code, out, err, folder = studied("cost", *few, models=models)
     assert code == 1 and "study=cost: not measured: tiny_llada" in err and "no such folder" in err
     assert set(pd.read_csv(folder / "cost.csv")["model"]) == {"tiny_dream"}
     code, _, err, folder = studied("volatility", "study.prompts=99")
-    assert code == 1 and "study.prompts=99, but tiny_llada has 12 questions" in err and not folder.exists()
+    assert code == 1 and "study.prompts=99, but tiny_llada has 12 questions" in err and not any(folder.iterdir())
+    for wrong, said in (
+        ("models=[]", "models=[] must be a list"),
+        ("models=tiny_llada", "models=tiny_llada must be a list"),
+    ):
+        code, _, err = script("study.py", "study=overhead", wrong, f"results={tmp_path}")
+        assert code == 1 and said in err and err.count("\n") == 1
+    code, _, err, _ = studied("drift", models=["tiny_llada", "tiny_llada model.chat=false"])
+    assert code == 1 and "two are called tiny_llada; model.name=<another>" in err
