@@ -178,7 +178,7 @@ def manifest(settings: Mapping[str, Any], n: int, key: str, started: str, comman
         "samples": n,
         "device": settings["device"],
         "dtype": settings["model"]["dtype"],
-        "attention": "sdpa",
+        "attention": "sdpa, written out" if settings["method"]["name"] in ("d2cache", "elastic_cache") else "sdpa",
         "seed": 0,
         "prompts_sha256": digest([settings["benchmark"], n]),
         "fewshot_sha256": digest(settings["benchmark"]["num_fewshot"]),
