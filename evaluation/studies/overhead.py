@@ -33,7 +33,7 @@ LINEAR = 0.95  # a time whose correlation with its formula is above this is call
 CAPTION = (
     "Random weights; one axis varied, the others at {base}. {gen} tokens in {steps} steps; settings that make every "
     "step after the first a partial one. Decision time: what a partial step spends only to decide what to compute, "
-    "median over the steps of generations taken in turn; unfused: what the slower attention path of methods that read "
+    "median over steps, of each the fastest in generations taken in turn; unfused: what the slower attention path of methods that read "
     "attention costs beyond that, a step of any kind. Slope: of time over the axis, both logarithmic (0: flat, 1: in "
     "proportion). Formula: the operations that docs/methods.md counts, with the rows that were computed: entropycache "
     "c·V, d2cache L·(h + 1)·q·T + G², elastic_cache L·(h·q·T + w·T)."
@@ -90,20 +90,22 @@ class Overhead:
     def measure(
         self, policies: Mapping[str, CachePolicy], device: str = "cpu", progress: Callable[[], Any] = lambda: None
     ) -> Frames:
-        """`points`: what deciding costs by shape and method, and the formula's operations. Shapes and methods take
-        turns.
+        """`points`: what deciding costs by shape and method, and the formula's operations.
+
+        The shapes of a method take turns, so that a slow spell hits them alike; the methods come one after the other,
+        since what one frees, [T, T] matrices among it, slows the next one's allocations where the sequence was long.
         """
         decoding = Decoding(self.gen_length, block_length=self.gen_length, steps=self.steps)
         models = [self.random_model(point, device) for point in self.points]
-        steps: dict[tuple[int, str], list[float]] = defaultdict(list)
+        steps: dict[tuple[int, str], list[list[float]]] = defaultdict(list)
         shares: dict[tuple[int, str], list[dict[str, float]]] = defaultdict(list)
-        for repeat in range(self.repeats + 1):
-            for (place, model), (label, policy) in product(enumerate(models), policies.items()):
-                # every other one is traced, for the time of single steps; the others tell the share of the whole
-                traced = repeat % 2 == 0
+        for (label, policy), repeat in product(policies.items(), range(self.repeats + 1)):
+            # every other one is traced, for the time of single steps; the others tell the share of the whole
+            traced = repeat % 2 == 0
+            for place, model in enumerate(models):
                 generation = generate(model, self.prompt(self.points[place]), policy, decoding, trace=traced)
                 if repeat and traced:
-                    steps[place, label] += partial_steps(generation)
+                    steps[place, label].append(partial_steps(generation))
                 elif repeat:
                     shares[place, label].append(costs(model, generation))
                 progress()
@@ -111,7 +113,9 @@ class Overhead:
         for (place, label), seen in shares.items():
             point, method, middle = self.points[place], method_label(label), pd.DataFrame(seen).median().to_dict()
             operations = self.formula(method, point, middle["computed"])
-            decision = statistics.median(steps[place, label]) if steps[place, label] else 0.0
+            # the same steps in every generation: the fastest of each is the one that least was in the way of
+            fastest = [min(same) for same in zip(*steps[place, label], strict=True)]
+            decision = statistics.median(fastest) if fastest else 0.0
             found: dict[str, Any] = {"method": method, "decision": decision, "operations": operations}
             rows.append(found | point | {str(name): value for name, value in middle.items()})
         return {"points": pd.DataFrame(rows)}
