@@ -19,9 +19,9 @@ from evaluation.statistics import McNemar, Ratio, Speedup, mcnemar, paired_ratio
 
 # What may differ between a method and the reference beside the method itself: the commit rule, which is what "parallel
 # decoding" means and is split off the speedup, and the window with what belongs to it alone (Elastic-Cache slides,
-# d2Cache weighs the whole canvas). Two block lengths may not. The attention path follows from the method: one that reads
-# the weights has them written out. A sequence's tokens depend neither on how many are packed together nor on whether they
-# are watched.
+# d2Cache weighs the whole canvas). Two block lengths may not. The attention path follows from the method: one that
+# reads the weights has them written out. A sequence's tokens depend neither on how many are packed together nor on
+# whether they are watched.
 COMMIT_RULE = ("rule", "steps", "threshold", "factor", "confidence")
 FREE = ("method", *(f"decoding.{key}" for key in ("name", "rule", "steps", "threshold", "factor")))
 FREE += ("decoding.window", "decoding.window_length", "decoding.certainty_sigma")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ LINEAR = 0.95  # a time whose correlation with its formula is above this is call
 CAPTION = (
     "Random weights; one axis varied, the others at {base}. {gen} tokens in {steps} steps; settings that make every "
     "step after the first a partial one. Decision time: what a partial step spends only to decide what to compute, "
-    "median over steps, of each the fastest in generations taken in turn; unfused: what the slower attention path of methods that read "
-    "attention costs beyond that, a step of any kind. Slope: of time over the axis, both logarithmic (0: flat, 1: in "
-    "proportion). Formula: the operations that docs/methods.md counts, with the rows that were computed: entropycache "
+    "median over steps, of each the fastest in generations taken in turn; unfused: what the slower attention path of "
+    "methods that read attention costs beyond that, a step of any kind. Slope: of time over the axis, both logarithmic "
+    "(0: flat, 1: in proportion). Formula: the operations that docs/methods.md counts, with the rows that were "
+    "computed: entropycache "
     "c·V, d2cache L·(h + 1)·q·T + G², elastic_cache L·(h·q·T + w·T)."
 )
 
@@ -88,37 +89,52 @@ class Overhead:
         return (self.repeats + 1) * len(self.points) * len(self.methods)
 
     def measure(
-        self, policies: Mapping[str, CachePolicy], device: str = "cpu", progress: Callable[[], Any] = lambda: None
+        self,
+        policies: Mapping[str, CachePolicy],
+        device: str = "cpu",
+        progress: Callable[[int], Any] = lambda done: None,
     ) -> Frames:
-        """`points`: what deciding costs by shape and method, and the formula's operations.
+        """`points`: what deciding costs by shape and method, and the formula's operations; `progress` is told how many
+        generations were made since it was last told.
 
-        The shapes of a method take turns, so that a slow spell hits them alike; the methods come one after the other,
-        since what one frees, [T, T] matrices among it, slows the next one's allocations where the sequence was long.
+        On the CPU each method has a process of its own: where its temporaries come to lie, and so whether they are in
+        the processor's cache, depends on what was freed before, [T, T] matrices of other methods among it.
         """
+        parts = []
+        for label, policy in policies.items():
+            if torch.device(device).type == "cpu":
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                    parts.append(pool.submit(self.of_method, label, policy, device).result())
+            else:
+                parts.append(self.of_method(label, policy, device))
+            progress(self.generations // len(self.methods))
+        return {"points": pd.concat(parts, ignore_index=True)}
+
+    def of_method(self, label: str, policy: CachePolicy, device: str) -> pd.DataFrame:
+        """The points of one method; its shapes take turns, so that a slow spell of the machine hits them alike."""
         decoding = Decoding(self.gen_length, block_length=self.gen_length, steps=self.steps)
         models = [self.random_model(point, device) for point in self.points]
-        steps: dict[tuple[int, str], list[list[float]]] = defaultdict(list)
-        shares: dict[tuple[int, str], list[dict[str, float]]] = defaultdict(list)
-        for (label, policy), repeat in product(policies.items(), range(self.repeats + 1)):
+        steps: list[list[list[float]]] = [[] for _ in models]
+        shares: list[list[dict[str, float]]] = [[] for _ in models]
+        for repeat in range(self.repeats + 1):
             # every other one is traced, for the time of single steps; the others tell the share of the whole
             traced = repeat % 2 == 0
             for place, model in enumerate(models):
                 generation = generate(model, self.prompt(self.points[place]), policy, decoding, trace=traced)
                 if repeat and traced:
-                    steps[place, label].append(partial_steps(generation))
+                    steps[place].append(partial_steps(generation))
                 elif repeat:
-                    shares[place, label].append(costs(model, generation))
-                progress()
+                    shares[place].append(costs(model, generation))
         rows: list[dict[str, Any]] = []
-        for (place, label), seen in shares.items():
-            point, method, middle = self.points[place], method_label(label), pd.DataFrame(seen).median().to_dict()
-            operations = self.formula(method, point, middle["computed"])
+        for point, timed, seen in zip(self.points, steps, shares, strict=True):
+            method, middle = method_label(label), pd.DataFrame(seen).median().to_dict()
             # the same steps in every generation: the fastest of each is the one that least was in the way of
-            fastest = [min(same) for same in zip(*steps[place, label], strict=True)]
+            fastest = [min(same) for same in zip(*timed, strict=True)]
             decision = statistics.median(fastest) if fastest else 0.0
+            operations = self.formula(method, point, middle["computed"])
             found: dict[str, Any] = {"method": method, "decision": decision, "operations": operations}
             rows.append(found | point | {str(name): value for name, value in middle.items()})
-        return {"points": pd.DataFrame(rows)}
+        return pd.DataFrame(rows)
 
     def random_model(self, point: Mapping[str, int], device: str) -> Transformer:
         """A LLaDA of a given shape with random weights."""
