@@ -31,6 +31,7 @@ def small_profile(checkpoints, tmp_path):
         f"profile.rows={listed(ROWS)}",
         f"profile.common={listed(common)}",
         "profile.models.tiny_llada=[mini_gsm8k]",
+        "~profile.models.tiny_dream",
         "~profile.sweeps.tau_k_grid",
         "profile.limit=3",
         "profile.prompts=2",
