@@ -1,5 +1,6 @@
 """Files that survive what happens to long runs: a kill in mid-write, a full disk, a folder that cannot be written."""
 
+import errno
 import fcntl
 import json
 import math
@@ -28,6 +29,15 @@ def writing(path: Path) -> Iterator[None]:
             f"cannot write {path}: {error.strerror or error}. Nothing written before is lost: "
             "make room or make the folder writable, or name another with results=..., and run again"
         ) from error
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder, made if need be. Raises StoreError where nothing can be written in it."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "not writable")
+    return folder
 
 
 @contextmanager

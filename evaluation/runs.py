@@ -97,7 +97,8 @@ def _optional(folder: Path, name: str) -> dict[str, Any] | None:
     return read_json(folder / name) if (folder / name).exists() else None
 
 
-def _scores(folder: Path) -> dict[str, Any] | None:
+def read_scores(folder: Path) -> dict[str, Any] | None:
+    """A run's scores; None where there are none, or none that can be read."""
     try:
         return _optional(folder, "scores.json")
     except StoreError:
@@ -108,7 +109,7 @@ _READERS = {
     "config": _config,
     "manifest": lambda folder: _optional(folder, "manifest.json") or {},
     "samples": _samples,
-    "scores": _scores,
+    "scores": read_scores,
 }
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from entry import build, entry_point, plain
+from entry import build, check_device, entry_point, plain
 from omegaconf import DictConfig
 
 
@@ -25,6 +25,7 @@ def main(cfg: DictConfig) -> None:
 
     config = plain(cfg)
     check(config, list(PARTS))
+    check_device(config["device"])
     if config["threads"]:
         torch.set_num_threads(config["threads"])
     device = torch.device(config["device"])

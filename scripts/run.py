@@ -29,7 +29,7 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from evaluation.files import RunBusyError, read_lines
-from evaluation.runs import load_run
+from evaluation.runs import read_scores
 from evaluation.score import score_run
 from evaluation.scorers import SCORERS
 from evaluation.shards import Shard, merge, unfinished
@@ -126,7 +126,7 @@ def make(store: Run, answering: Any, asked: list[Any], config: Mapping[str, Any]
 
 def scored(folder: Path, made: bool, allow_code_execution: bool) -> Scores:
     """The scores of a finished run: those there are, unless samples were `made` since."""
-    scores = None if made else load_run(folder).scores
+    scores = None if made else read_scores(folder)
     if scores is not None:
         return scores
     return score_run(folder, allow_code_execution=allow_code_execution)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch
 
 from entropycache.models.transformer import Transformer
 from evaluation.bench.steps import predicted_rows, step_call
-from evaluation.files import as_json, read_json, write_json, writing
+from evaluation.files import as_json, make_folder, read_json, write_json
 from evaluation.provenance import environment
 
 
@@ -27,10 +25,7 @@ class Results:
         self.folder, self.shape = folder, dict(shape)
         self.name = device_name(device)
         self.device = device
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                raise PermissionError(errno.EACCES, "not writable")
+        make_folder(folder)
         known = self.read()["shapes"].get(shape["name"], {}).get("shape", self.shape)
         for key in known.keys() | self.shape.keys():
             if known.get(key) != self.shape.get(key):

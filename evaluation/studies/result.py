@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from entropycache.settings import real
-from evaluation.files import as_json, write_json, write_text, writing
+from evaluation.files import as_json, make_folder, write_json, write_text, writing
 from evaluation.report.formats import readable, to_csv, to_markdown
 
 SUFFIXES = (".csv", ".md", ".png", ".svg", ".json")
@@ -67,12 +65,7 @@ def together(parts: Sequence[Frames]) -> Frames:
 
 def folder_of(results: Path | str, profile: str, name: str) -> Path:
     """Where a study goes, made if need be, before anything is measured. Raises StoreError where that cannot be."""
-    folder = Path(results) / profile / "studies" / name
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, "not writable")
-    return folder
+    return make_folder(Path(results) / profile / "studies" / name)
 
 
 def write_study(study: Reporter, measured: Frames, folder: Path, settings: Mapping[str, Any]) -> StudyResult:
