@@ -52,7 +52,7 @@ def measure(study: Any, config: Mapping[str, Any], failed: list[str]) -> Iterato
     if isinstance(study, Overhead):
         asked = [f"model={models(config)[0].split()[0]}", f"benchmark={config['benchmark']['name']}"]
         policies = {row: build(plain(hydra.compose("run", [*asked, *row.split()]).method)) for row in study.methods}
-        with tqdm(total=study.generations, desc=name, unit="generation", disable=None) as bar:
+        with tqdm(total=len(policies), desc=name, unit="method", disable=None) as bar:
             yield study.measure(policies, config["device"], progress=bar.update)
         return
     for model in tqdm(models(config), desc=name, unit="model", disable=None):

@@ -6,8 +6,9 @@ held against the formula of docs/methods.md, both as slopes on logarithmic axes.
 
 from __future__ import annotations
 
+import itertools
 import math
-import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -33,10 +34,10 @@ LINEAR = 0.95  # a time whose correlation with its formula is above this is call
 CAPTION = (
     "Random weights; one axis varied, the others at {base}. {gen} tokens in {steps} steps; settings that make every "
     "step after the first a partial one. Decision time: what a partial step spends only to decide what to compute, "
-    "median over steps, of each the fastest in generations taken in turn; unfused: what the slower attention path of "
-    "methods that read attention costs beyond that, a step of any kind. Slope: of time over the axis, both logarithmic "
-    "(0: flat, 1: in proportion). Formula: the operations that docs/methods.md counts, with the rows that were "
-    "computed: entropycache "
+    "median over steps, of each the lower quartile of generations taken in turn; unfused: what the slower attention "
+    "path of methods that read attention costs beyond that, a step of any kind. Slope: of time over the axis, both "
+    "logarithmic (0: flat, 1: in proportion). Formula: the operations that docs/methods.md counts, with the rows that "
+    "were computed: entropycache "
     "c·V, d2cache L·(h + 1)·q·T + G², elastic_cache L·(h·q·T + w·T)."
 )
 
@@ -44,7 +45,7 @@ CAPTION = (
 @dataclass(frozen=True)
 class Overhead:
     """Settings: the values of each axis (the others stay at `base`), the methods (overrides to run.yaml), tokens and
-    steps of a generation, and generations of each.
+    steps of a generation, and how many generations of each shape at least, and for how many seconds a method.
     """
 
     base: Mapping[str, int]
@@ -54,6 +55,7 @@ class Overhead:
     gen_length: int
     steps: int
     repeats: int
+    seconds: float
     seed: int = 0
     name: str = "overhead"
 
@@ -83,11 +85,6 @@ class Overhead:
             found += [{**self.base, axis: value} for value in values]
         return [point for place, point in enumerate(found) if point not in found[:place]]
 
-    @property
-    def generations(self) -> int:
-        """How many generations there will be, the first round, which warms up, included."""
-        return (self.repeats + 1) * len(self.points) * len(self.methods)
-
     def measure(
         self,
         policies: Mapping[str, CachePolicy],
@@ -95,42 +92,50 @@ class Overhead:
         progress: Callable[[int], Any] = lambda done: None,
     ) -> Frames:
         """`points`: what deciding costs by shape and method, and the formula's operations; `progress` is told how many
-        generations were made since it was last told.
+        methods were measured since it was last told.
 
-        On the CPU each method has a process of its own: where its temporaries come to lie, and so whether they are in
-        the processor's cache, depends on what was freed before, [T, T] matrices of other methods among it.
+        On the CPU each method has a process of its own and one thread: where its temporaries come to lie, and so
+        whether they are in the processor's cache, depends on what was freed before, [T, T] matrices of other methods
+        among it; and threads that wait for each other take longer than the operations of a decision do.
         """
         parts = []
         for label, policy in policies.items():
             if torch.device(device).type == "cpu":
-                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
                     parts.append(pool.submit(self.of_method, label, policy, device).result())
             else:
                 parts.append(self.of_method(label, policy, device))
-            progress(self.generations // len(self.methods))
+            progress(1)
         return {"points": pd.concat(parts, ignore_index=True)}
 
     def of_method(self, label: str, policy: CachePolicy, device: str) -> pd.DataFrame:
-        """The points of one method; its shapes take turns, so that a slow spell of the machine hits them alike."""
+        """The points of one method. Its shapes take turns, so that a slow spell of the machine hits them alike; each
+        turn makes its model anew, since where weights come to lie in memory decides some percent of the time.
+        """
         decoding = Decoding(self.gen_length, block_length=self.gen_length, steps=self.steps)
-        models = [self.random_model(point, device) for point in self.points]
-        steps: list[list[list[float]]] = [[] for _ in models]
-        shares: list[list[dict[str, float]]] = [[] for _ in models]
-        for repeat in range(self.repeats + 1):
+        points = self.points
+        steps: list[list[list[float]]] = [[] for _ in points]
+        shares: list[list[dict[str, float]]] = [[] for _ in points]
+        until = time.monotonic() + self.seconds
+        for repeat in itertools.count():
+            if repeat > self.repeats and time.monotonic() > until:
+                break
             # every other one is traced, for the time of single steps; the others tell the share of the whole
             traced = repeat % 2 == 0
-            for place, model in enumerate(models):
-                generation = generate(model, self.prompt(self.points[place]), policy, decoding, trace=traced)
+            for place, point in enumerate(points):
+                model = self.random_model(point, device)
+                generation = generate(model, self.prompt(point), policy, decoding, trace=traced)
                 if repeat and traced:
                     steps[place].append(partial_steps(generation))
                 elif repeat:
                     shares[place].append(costs(model, generation))
         rows: list[dict[str, Any]] = []
-        for point, timed, seen in zip(self.points, steps, shares, strict=True):
+        for point, timed, seen in zip(points, steps, shares, strict=True):
             method, middle = method_label(label), pd.DataFrame(seen).median().to_dict()
-            # the same steps in every generation: the fastest of each is the one that least was in the way of
-            fastest = [min(same) for same in zip(*timed, strict=True)]
-            decision = statistics.median(fastest) if fastest else 0.0
+            # the same steps in every generation; of each the lower quartile: below the machine's slow spells, above the
+            # rare generation whose temporaries all lay in the processor's cache
+            undisturbed = [np.quantile(same, 0.25) for same in zip(*timed, strict=True)]
+            decision = float(np.median(undisturbed)) if undisturbed else 0.0
             operations = self.formula(method, point, middle["computed"])
             found: dict[str, Any] = {"method": method, "decision": decision, "operations": operations}
             rows.append(found | point | {str(name): value for name, value in middle.items()})
