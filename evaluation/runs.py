@@ -1,6 +1,5 @@
 """Reads finished, stopped and failed runs back, for scoring and reports. Damage in one never hides the others."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Literal
 import yaml
 
 from evaluation.files import StoreError, read_json, read_lines
-from evaluation.store import FIXED, generation_config, run_key, sample_indices
+from evaluation.store import FIXED, check_finished, generation_config, run_key, sample_indices
 
 Status = Literal["done", "partial", "failed", "empty", "damaged"]
 
@@ -60,14 +59,11 @@ def _status(folder: Path, found: int, wanted: int | None) -> tuple[Status, str]:
     count = f"{found} of {wanted}" if wanted is not None else ""
     if (folder / "DONE").exists():
         try:
-            expected = read_json(folder / "DONE").get("samples_sha256")
-            content = (folder / "samples.jsonl").read_bytes()
-        except (StoreError, OSError) as error:
+            check_finished(folder)
+        except StoreError as error:
             return "damaged", str(error)
-        if hashlib.sha256(content).hexdigest() != expected:
-            return "damaged", f"{folder / 'samples.jsonl'} is not as it was when the run was finished; delete the run"
         return "done", ""
-    if (folder / "FAILED").exists():
+    if (folder / "FAILED").is_file():
         reason = (folder / "FAILED").read_text(encoding="utf-8", errors="replace").strip()
         return "failed", f"{reason} (after {count} samples)" if found else reason
     return ("partial", count) if found else ("empty", count)

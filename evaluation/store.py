@@ -156,6 +156,8 @@ class Run:
             self._lock.enter_context(files.lock(folder))
             self.done = (folder / "DONE").exists()  # another process may have finished it just before it let go
         try:
+            if self.done:
+                check_finished(folder)
             record = self._check(manifest)
             if not self.done:
                 self._begin(config, manifest, record)
@@ -281,6 +283,21 @@ class Run:
                     self.fail(error)
         finally:
             self.close()
+
+
+def check_finished(folder: Path) -> None:
+    """Raises StoreError where what a finished run holds is not what it was finished with."""
+    for name in ("config.yaml", "manifest.json", "samples.jsonl"):
+        if not (folder / name).is_file():
+            raise StoreError(f"{folder / name} is gone, of a finished run; delete the run to do it again")
+    path = folder / "samples.jsonl"
+    expected = files.read_json(folder / "DONE").get("samples_sha256")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error})") from error
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise StoreError(f"{path} is not as it was when the run was finished; delete the run to do it again")
 
 
 def _write_config(folder: Path, config: Config) -> None:

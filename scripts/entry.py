@@ -61,6 +61,7 @@ def entry_point(
     @wraps(task)
     def job(cfg: DictConfig) -> object:
         try:
+            check_kinds(config_name, cfg)
             return task(cfg)
         except EXPECTED as error:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -152,6 +153,40 @@ def plain(cfg: Any) -> dict[str, Any]:
     return {str(key): value for key, value in container.items()}
 
 
+def check_kinds(config_name: str, cfg: DictConfig) -> None:
+    """Raises ValueError for a setting given on the command line that is of another kind than what conf/ has there.
+
+    Nothing in place of a number is let through, and so is anything in place of nothing: what they mean, the key says.
+    """
+    hydra_config = HydraConfig.get()
+    groups, given = hydra_config.runtime.choices, hydra_config.overrides.task
+    chosen = [o for o in given if o.startswith(("+", "~")) or o.partition("=")[0].partition("@")[0] in groups]
+    if len(chosen) < len(given):
+        _check_kinds(OmegaConf.to_container(cfg), OmegaConf.to_container(hydra.compose(config_name, chosen)))
+
+
+KINDS: dict[str, Any] = {
+    "true or false": bool,
+    "a number": (int, float),
+    "text": str,
+    "a list": list,
+    "a mapping": dict,
+}
+
+
+def _check_kinds(given: Any, usual: Any, name: str = "") -> None:
+    open_ended = isinstance(usual, str) and (usual == "???" or "${" in usual)
+    if usual is None or open_ended or (isinstance(given, str) and "${" in given):
+        return
+    of_usual, of_given = (next((kind for kind, t in KINDS.items() if isinstance(v, t)), None) for v in (usual, given))
+    counts = (of_usual, of_given) == ("true or false", "a number")  # `trace` is a switch, or how many samples
+    if of_usual != of_given and not counts and not (given is None and of_usual == "a number"):
+        raise ValueError(f"{name}={given} must be {of_usual}, as {usual} is")
+    if isinstance(usual, dict):
+        for key in usual.keys() & given.keys():
+            _check_kinds(given[key], usual[key], f"{name}.{key}" if name else str(key))
+
+
 def own_gpu(cfg: DictConfig) -> None:
     """Take a GPU for this process where the launcher asks for that (`own_gpu`) and the run is on one."""
     from evaluation.devices import take_gpu
@@ -211,9 +246,11 @@ def check_device(device: str) -> None:
     import torch
 
     try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise ValueError(f"device={device} is unknown; cpu, cuda or cuda:<number> would do") from error
+        kind = torch.device(str(device)).type
+    except RuntimeError:
+        kind = "unknown"
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device={device} is unknown; cpu, cuda or cuda:<number> would do")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={device}: no CUDA device is available here; device=cpu would do")
 

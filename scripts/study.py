@@ -71,7 +71,7 @@ def models(config: Mapping[str, Any]) -> list[str]:
     named = config["models"]
     if isinstance(named, Mapping):
         named = [model for model, asked in named.items() if asked]
-    if not isinstance(named, list) or not named:
+    if not isinstance(named, list) or not all(isinstance(model, str) and model.strip() for model in named or [None]):
         raise ValueError(f"models={named} must be a list of names in conf/model, [tiny_llada] for example")
     names = [
         next((o.split("=", 1)[1] for o in m.split()[1:] if o.startswith("model.name=")), m.split()[0]) for m in named

@@ -171,6 +171,9 @@ def test_the_script_replaces_the_part_it_measured_and_writes_a_profile(script, t
         ("+shape.width=1", "shape 'width' is unknown"),
         ("shape.layers=3", "shape.layers=3"),  # another shape than the file holds under this name
         ("steps.rows=4", "steps.rows=4 must be a list"),
+        ("compared=null", "compared=None must be a mapping"),
+        ("compared.entropycache.refresh_share=nan", "compared.entropycache.refresh_share nan must be a share"),
+        ("profiler=abc", "profiler=abc must be true or false"),
         ("steps.rows=[abc]", "steps.rows 'abc' must be a whole number"),
         ("steps.rows=[17]", "steps.rows: 17 are more than the 16 of prompt and canvas"),
         ("steps.prompts=[200]", "steps.prompts: 200 and a canvas of 8 exceed shape.max_positions=128; 120 would do"),

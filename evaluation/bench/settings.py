@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from entropycache.settings import choice, real, whole
+from entropycache.settings import choice, real, several, whole
 from entropycache.types import ModelSpec
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -28,10 +28,16 @@ def check(config: Mapping[str, Any], parts: Sequence[str]) -> None:
     if not isinstance(config["output"], str):
         raise ValueError(f"output={config['output']} must be a folder")
     check_shape(config["shape"])
+    if not config["compared"]:
+        raise ValueError("compared={} must name a method at least")
+    for name, method in config["compared"].items():
+        if method["refresh_share"] != "blocks":
+            would = "a share from 0 to 1, or blocks"
+            real(f"compared.{name}.refresh_share", method["refresh_share"], lambda x: 0 <= x <= 1, would)
     block, steps = (whole(f"schedule.{key}", config["schedule"][key], 1) for key in ("block_length", "steps"))
     if steps > block:
         raise ValueError(f"schedule.steps={steps} must be at most schedule.block_length={block}: a token a step")
-    if "steps" in config["parts"]:
+    if "steps" in config["parts"] or config["profiler"]:
         check_steps(config["steps"], config["shape"]["max_positions"])
     for part in OF_METHODS:
         if part in config["parts"]:
@@ -85,6 +91,4 @@ def check_length(part: str, prompt: int, canvas: int, positions: int) -> None:
 
 def wholes(name: str, values: object) -> list[int]:
     """A list of whole numbers above 0, at least one."""
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"{name}={values} must be a list of whole numbers")
-    return [whole(name, value, 1) for value in values]
+    return several(name, values, lambda name, value: whole(name, value, 1))

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from evaluation.provenance import ROOT
 from evaluation.report.entries import Entry
@@ -143,7 +144,10 @@ def _draw(ax: Axes, trace: Trace) -> None:
     shades = ListedColormap([to_rgb(SHADES[CACHED]), _tint(colour, 0.45), to_rgb(colour), to_rgb(SHADES[COMMITTED])])
     ax.imshow(trace.states(), cmap=shades, vmin=0, vmax=3, aspect="auto", interpolation="nearest")
     refreshes = [number for number, step in enumerate(trace.steps) if step["refresh"]]
-    ax.plot([-0.5] * len(refreshes), refreshes, ">", color="black", markersize=3, clip_on=False)
+    ax.plot(
+        [-0.5] * len(refreshes), refreshes, ">", color="black", markersize=min(3, 90 / len(trace.steps)), clip_on=False
+    )
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.axvline(trace.prompt - 0.5, color="black", linewidth=0.8, linestyle=":")
     ax.grid(False)
     heading = f"{title(trace.entry.method)}, {trace.entry.decoding}"

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from evaluation.report.formats import known
 from evaluation.report.style import SERIES, style, title
@@ -60,6 +60,7 @@ def logarithmic(axis_owner: Axes, axis: str) -> None:
     """A logarithmic axis with plain numbers on it."""
     getattr(axis_owner, f"set_{axis}scale")("log")
     chosen = getattr(axis_owner, f"{axis}axis")
+    chosen.set_major_locator(LogLocator(subs=(1, 2, 5)))
     chosen.set_major_formatter(ScalarFormatter())
     chosen.set_minor_formatter(NullFormatter())
 
@@ -107,7 +108,12 @@ def _accuracy_against_speedup(model: str, table: pd.DataFrame, folder: Path) -> 
                 )
             logarithmic(ax, "x")
             ax.axvline(1, color="#888888", linewidth=0.8, linestyle=":")
-            ax.set(title=benchmark, xlabel="speedup over one-token full recompute (×)", ylabel="accuracy (%)")
+            ax.set(
+                title=benchmark,
+                xlabel="speedup over one-token full recompute (×, 95 % interval)",
+                ylabel="accuracy (%, ± s.e.)",
+            )
+            ax.set_ylim(top=min(101, ax.get_ylim()[1]))  # room for a marker at 100 %, no more
             ticks_of_ratios(ax, part[["speedup", "speedup_low", "speedup_high"]])
         legend_below(figure, axes)
         figure.suptitle(model)
@@ -202,8 +208,11 @@ def overhead(table: pd.DataFrame, folder: Path) -> dict[str, Path]:
 def phases(table: pd.DataFrame, folder: Path) -> dict[str, Path]:
     """One plot a model, one panel a benchmark: where the milliseconds of a prompt go, a bar a row.
 
-    Grey: what every method does. In the method's colour: what it does to decide what to compute.
+    Grey: what every method does. In the method's colour: what it does to decide what to compute. One token a step is
+    left to the table: beside its bar the others would be too short to be read.
     """
+    shown = table[table["decoding"] != "one_token"]
+    table = table if shown.empty else shown
     names = sorted(table.columns[4:], key=lambda name: name in DECIDING)
     return _bars(table, names, "{:.0f} ms", "generation time of a prompt (ms)", "Where the time goes", "phases", folder)
 

@@ -209,7 +209,7 @@ def _checked(loaded: LoadedRun, path: str) -> Run:
     note = loaded.note.replace(f"{loaded.folder}/", "")
     run = Run(loaded, path, loaded.status, " ".join(note.split()))
     try:  # what a record lacks shows here, not in the middle of a table
-        _ = run.setting, run.total, run.started, run.command, run.decoding
+        _ = run.setting, run.total, run.started, run.command, run.decoding, run.loaded.conditions
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         bare = LoadedRun(loaded.folder, "damaged", "")  # nothing on record of it can be relied on
         return Run(bare, path, DAMAGED, f"config.yaml or manifest.json is not as it should be: {_said(error)}")
@@ -224,8 +224,9 @@ def _checked(loaded: LoadedRun, path: str) -> Run:
             return Run(loaded, path, UNSCORED, advice)
         if [score["id"] for score in run.scores["samples"]] != [sample["id"] for sample in run.samples]:
             raise StoreError("scores.json is of other samples than samples.jsonl: score the run again")
-        _ = run.verdicts(), run.figures, run.scores["accuracy"][run.shown]["mean"]
-        _ = run.scores["subtasks"], run.scores["micro"], run.scores["macro"]
+        _ = run.verdicts(), run.figures, run.scores["accuracy"][run.shown], run.scores["subtasks"]
+        means = [*run.scores["accuracy"].values(), *filter(None, (run.scores[kind] for kind in ("micro", "macro")))]
+        _ = [1.0 * mean[key] for mean in means for key in ("mean", "n")]
     except (StoreError, ValueError) as error:
         return Run(loaded, path, DAMAGED, " ".join(str(error).split()))
     except (KeyError, TypeError, AttributeError) as error:

@@ -203,7 +203,12 @@ def sweep_rows(found: Sequence[Entry], method: str = "entropycache", axes: Seque
     are kept, with their state.
     """
     chosen = together(
-        [entry for entry in found if base(entry.method) == method and all(a in entry.method_config for a in axes)]
+        [
+            entry
+            for entry in found
+            if base(entry.method) == method
+            and all(isinstance(entry.method_config.get(axis), int | float) for axis in axes)
+        ]
     )
     table = frame(chosen)
     for axis in axes:

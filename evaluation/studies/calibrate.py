@@ -15,14 +15,14 @@ import pandas as pd
 
 from baselines import FullRecompute
 from entropycache import CachePolicy, EntropyCache
-from entropycache.settings import whole
+from entropycache.settings import number, real, several, share, whole
 from evaluation.report.formats import figure, percent
 from evaluation.report.plots import interval, legend_below, panels, save
 from evaluation.report.style import SERIES
 from evaluation.scorers import SCORERS, CodeOptions
 from evaluation.store import RunStore
 from evaluation.studies.halving import Outcome, Search, Trial, compare, search
-from evaluation.studies.result import Frames, StudyResult, Table, numbers
+from evaluation.studies.result import Frames, StudyResult, Table
 from evaluation.studies.trajectory import Subject
 
 Pair = tuple[float, int]  # tau, k
@@ -58,14 +58,17 @@ class Calibrate:
     name: str = "calibrate"
 
     def __post_init__(self) -> None:
-        numbers("study.taus", self.taus)
-        numbers("study.ks", self.ks)
+        several("study.taus", self.taus, number)
+        several("study.ks", self.ks, lambda name, k: whole(name, k, 0, "tokens"))
         whole("study.fresh", self.fresh, 0, "prompts")
-        if not 0 <= self.tolerance < 1 or not 0 < self.confidence < 1:
-            raise ValueError(f"study.tolerance={self.tolerance} and study.confidence={self.confidence} must be shares")
+        whole("study.prompts", self.prompts, 1, "prompts")
+        whole("study.rungs", self.rungs, 1)
+        whole("study.batch_size", self.batch_size, 1, "sequences")
+        real("study.tolerance", self.tolerance, lambda x: 0 <= x < 1, "a share from 0, below 1")
+        share("study.confidence", self.confidence)
         if self.cost not in COSTS:
             raise ValueError(f"study.cost={self.cost} is unknown; one of {', '.join(COSTS)}")
-        if self.rungs < 1 or self.prompts >> (self.rungs - 1) < 1:
+        if self.prompts >> (self.rungs - 1) < 1:
             raise ValueError(f"study.prompts={self.prompts} cannot be halved {self.rungs - 1} times; more would do")
 
     @property

@@ -18,11 +18,12 @@ import torch
 
 from entropycache.flops import step_flops
 from entropycache.models.transformer import Transformer
+from entropycache.settings import real, several, whole
 from evaluation.report.formats import percent
 from evaluation.report.plots import legend_below, logarithmic, panels, save
 from evaluation.report.style import SERIES
 from evaluation.statistics import times
-from evaluation.studies.result import Frames, StudyResult, Table, numbers
+from evaluation.studies.result import Frames, StudyResult, Table
 from evaluation.studies.trajectory import Subject
 
 SAME = 1.1  # a step within this factor of the cheapest is called no faster
@@ -45,12 +46,13 @@ class Cost:
     name: str = "cost"
 
     def __post_init__(self) -> None:
-        numbers("study.lengths", self.lengths)
-        numbers("study.shares", self.shares)
-        if not all(0 < share <= 1 for share in self.shares) or 1 not in self.shares:
-            raise ValueError(f"study.shares={list(self.shares)} must be shares above 0, and hold 1: every row")
-        if not self.repeats > 0 or not self.read > 0:
-            raise ValueError(f"study.repeats={self.repeats} and study.read={self.read} must be 1 or above")
+        several("study.lengths", self.lengths, lambda name, length: whole(name, length, 2, "rows"))
+        several("study.shares", self.shares, lambda name, x: real(name, x, lambda x: 0 < x <= 1, "above 0, at most 1"))
+        if 1 not in self.shares:
+            raise ValueError(f"study.shares={list(self.shares)} must hold 1: every row")
+        whole("study.read", self.read, 1, "rows")
+        whole("study.repeats", self.repeats, 1)
+        whole("study.seed", self.seed, 0)
 
     def measure(self, subject: Subject) -> Frames:
         """`steps`: median seconds and FLOPs of a step, by length and rows computed."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,11 +19,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from entropycache.settings import number, several, share, whole
 from evaluation.report.formats import percent
 from evaluation.report.plots import panels, save
 from evaluation.report.style import style
 from evaluation.studies.association import Estimate, area, caught, estimate, pearson, resamples, roc, spearman
-from evaluation.studies.result import Frames, StudyResult, Table, numbers
+from evaluation.studies.result import Frames, StudyResult, Table
 from evaluation.studies.trajectory import Pass, Subject, moved, passes
 
 TENSORS = ("keys", "values")
@@ -62,18 +64,18 @@ class Drift:
     name: str = "drift"
 
     def __post_init__(self) -> None:
-        for share in (self.high_share, *self.rates):
-            if not 0 < share < 1:
-                raise ValueError(f"study.high_share and study.rates are shares between 0 and 1, not {share}")
-        numbers("study.taus", self.taus)
+        share("study.high_share", self.high_share)
+        several("study.rates", self.rates, share)
+        several("study.taus", self.taus, number)
+        whole("study.seed", self.seed, 0)
 
     def measure(self, subject: Subject) -> Frames:
         """`steps`: signals and drift of every step but a sequence's last. `layers`: the drift layer by layer."""
         answerer, steps, layers = subject.answerer, [], []
-        for number, prompt in enumerate(subject.prompts(self.prompts)):
+        for index, prompt in enumerate(subject.prompts(self.prompts)):
             for before, after in pairwise(passes(answerer.model, prompt, answerer.decoding, answerer.seed)):
                 drift = drifts(before, after)
-                place = {"model": subject.name, "prompt": number, "step": before.state.step}
+                place = {"model": subject.name, "prompt": index, "step": before.state.step}
                 steps.append(place | signals(before) | _named(drift.nanmean(dim=2)))
                 layers += [place | {"layer": i} | _named(drift[:, :, i]) for i in range(drift.shape[2])]
         if not steps:
@@ -231,7 +233,8 @@ def by_layer(layers: pd.DataFrame) -> pd.DataFrame:
 
 def draw(model: str, steps: pd.DataFrame, layers: pd.DataFrame, folder: Path, high_share: float) -> Path:
     """Drift against entropy with the median of each tenth of the steps; ROC curves; drift by layer."""
-    with panels(3, columns=3, size=(4.0, 3.6)) as (figure, axes):
+    below: dict[str, Any] = {"fontsize": 7, "loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 2}
+    with panels(3, columns=3, size=(4.2, 4.0)) as (figure, axes):
         colour = COLOURS["entropy_max"]
         axes[0].scatter(steps["entropy_max"], steps["drift"], s=9, color=colour, alpha=0.35, linewidths=0)
         tenths = steps["entropy_max"].rank(method="first") * 10 // (len(steps) + 1)
@@ -245,7 +248,7 @@ def draw(model: str, steps: pd.DataFrame, layers: pd.DataFrame, folder: Path, hi
             label = f"{heading} ({area(scores, high, np.ones((1, len(steps))))[0]:.2f})"
             width = 2.2 if name == "entropy_max" else 1.2
             axes[1].plot(*roc(scores, high), color=COLOURS[name], linewidth=width, label=label)
-        axes[1].legend(fontsize=7, loc="lower right")
+        axes[1].legend(**below)
         axes[1].set(title=f"finding the {percent(high_share)} with most drift", xlabel="false positives")
         axes[1].set_ylabel("true positives")
         own = layers[layers["model"] == model]
@@ -254,7 +257,7 @@ def draw(model: str, steps: pd.DataFrame, layers: pd.DataFrame, folder: Path, hi
             for tensor, line in zip(TENSORS, ("-", "--"), strict=True):
                 part = own[own["tensor"] == tensor]
                 axes[2].plot(part["layer"], part[f"{kind}_cosine"], line, color=shade, label=f"{tensor}, {kind} rows")
-        axes[2].legend(fontsize=7)
+        axes[2].legend(**below)
         axes[2].set(title="by layer", xlabel="layer", ylabel="mean drift (1 - cosine)")
         axes[2].set_xticks(sorted(own["layer"].unique()))
         figure.suptitle(model)

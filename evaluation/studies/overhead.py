@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,17 @@ import torch
 from entropycache import CachePolicy, Decoding, Generation, ModelSpec, generate
 from entropycache.models.transformer import Transformer
 from entropycache.recorder import DECISION_PHASES
+from entropycache.settings import number, real, several, whole
+from evaluation.report.formats import figure
 from evaluation.report.plots import legend_below, logarithmic, panels, save
 from evaluation.report.style import base, style, title
 from evaluation.speed import unfused_seconds
 from evaluation.studies.result import Frames, StudyResult, Table
 
 AXES = {"rows": "rows (prompt + canvas)", "layers": "layers", "vocab": "vocabulary", "hidden": "hidden size"}
+LEAST = {"vocab": 3}  # a token, the end and the mask
 FLAT = 0.10  # a change over an axis by less than this is called none
-LINEAR = 0.95  # a time whose correlation with its formula is above this is called to grow as it
+LINEAR = 0.95  # a time that grows, and whose correlation with its formula is above this, is called to grow as it
 CAPTION = (
     "Random weights; one axis varied, the others at {base}. {gen} tokens in {steps} steps; settings that make every "
     "step after the first a partial one. Decision time: what a partial step spends only to decide what to compute, "
@@ -63,13 +68,21 @@ class Overhead:
         for where, names in (("base", self.base), ("axes", self.axes)):
             if set(names) != set(AXES):
                 raise ValueError(f"study.{where} must give {', '.join(AXES)}, not {', '.join(names)}")
-        labels = [method_label(overrides) for overrides in self.methods]
+        for axis, values in self.axes.items():
+            least = LEAST.get(axis, 1)
+            whole(f"study.base.{axis}", self.base[axis], least)
+            for value in several(f"study.axes.{axis}", values, number):
+                whole(f"study.axes.{axis}", value, least)
+            if len(set(values)) < 2:
+                raise ValueError(f"study.axes.{axis}={list(values)} must hold two different values at least")
+        for name, least in (("head_dim", 2), ("gen_length", 2), ("steps", 2), ("repeats", 2), ("seed", 0)):
+            whole(f"study.{name}", getattr(self, name), least)
+        real("study.seconds", self.seconds, lambda x: 0 <= x < math.inf, "a time of 0 or more")
+        labels = several("study.methods", self.methods, row_label)
         for label in (label for place, label in enumerate(labels) if label in labels[:place]):
             raise ValueError(f"study.methods: {label} stands there twice; one setting of a method would do")
         if "entropycache" not in labels:
             raise ValueError(f"study.methods={labels} must have entropycache among them: the study is of its claim")
-        if self.repeats < 2:
-            raise ValueError(f"study.repeats={self.repeats} must be 2 or more: one for single steps, one for shares")
         for hidden in (self.base["hidden"], *self.axes["hidden"]):
             if hidden % self.head_dim:
                 raise ValueError(f"hidden size {hidden} is not a multiple of study.head_dim={self.head_dim}")
@@ -102,7 +115,13 @@ class Overhead:
         for label, policy in policies.items():
             if torch.device(device).type == "cpu":
                 with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-                    parts.append(pool.submit(self.of_method, label, policy, device).result())
+                    try:
+                        parts.append(pool.submit(self.of_method, label, policy, device).result())
+                    except BrokenProcessPool as error:
+                        raise RuntimeError(
+                            f"{label}: its process was ended from outside, for want of memory perhaps; smaller "
+                            "study.axes.rows and study.axes.vocab would need less"
+                        ) from error
             else:
                 parts.append(self.of_method(label, policy, device))
             progress(1)
@@ -113,29 +132,36 @@ class Overhead:
         turn makes its model anew, since where weights come to lie in memory decides some percent of the time.
         """
         decoding = Decoding(self.gen_length, block_length=self.gen_length, steps=self.steps)
-        points = self.points
+        points, method = self.points, method_label(label)
         steps: list[list[list[float]]] = [[] for _ in points]
         shares: list[list[dict[str, float]]] = [[] for _ in points]
         until = time.monotonic() + self.seconds
         for repeat in itertools.count():
             if repeat > self.repeats and time.monotonic() > until:
                 break
+            if (parent := parent_process()) and not parent.is_alive():
+                raise SystemExit("the study was stopped")
             # every other one is traced, for the time of single steps; the others tell the share of the whole
             traced = repeat % 2 == 0
             for place, point in enumerate(points):
                 model = self.random_model(point, device)
                 generation = generate(model, self.prompt(point), policy, decoding, trace=traced)
+                if not repeat and not partial_steps(generation) and base(method) != "full_recompute":
+                    raise ValueError(
+                        f"study.methods: {label} made no partial step, and only their decisions are timed; settings "
+                        f"of {method} that do not refresh at every step would do (entropycache: method.tau=inf)"
+                    )
                 if repeat and traced:
                     steps[place].append(partial_steps(generation))
                 elif repeat:
                     shares[place].append(costs(model, generation))
         rows: list[dict[str, Any]] = []
         for point, timed, seen in zip(points, steps, shares, strict=True):
-            method, middle = method_label(label), pd.DataFrame(seen).median().to_dict()
+            middle = pd.DataFrame(seen).median().to_dict()
             # the same steps in every generation; of each the lower quartile: below the machine's slow spells, above the
             # rare generation whose temporaries all lay in the processor's cache
             undisturbed = [np.quantile(same, 0.25) for same in zip(*timed, strict=True)]
-            decision = float(np.median(undisturbed)) if undisturbed else 0.0
+            decision = float(np.median(undisturbed)) if undisturbed else math.nan
             operations = self.formula(method, point, middle["computed"])
             found: dict[str, Any] = {"method": method, "decision": decision, "operations": operations}
             rows.append(found | point | {str(name): value for name, value in middle.items()})
@@ -225,6 +251,13 @@ class Overhead:
         return pd.DataFrame(rows)
 
 
+def row_label(name: str, overrides: object) -> str:
+    """The label of a row of `methods`. Raises ValueError for what does not begin with a method."""
+    if not isinstance(overrides, str) or not re.match(r"method=\w+( |$)", overrides):
+        raise ValueError(f"{name}: {overrides!r} must be overrides to run.yaml, method=<name> the first")
+    return method_label(overrides)
+
+
 def method_label(overrides: str) -> str:
     """ "method=d2cache method.current_k=8" -> "d2cache": the name alone, the settings are on record."""
     return overrides.split()[0].removeprefix("method=")
@@ -257,8 +290,10 @@ def slope(x: pd.Series, y: pd.Series) -> float:
 
 
 def correlation(operations: pd.Series, seconds: pd.Series) -> float:
-    """Pearson's of time with the formula's operations: 1 where time is a fixed cost plus so much an operation."""
-    if operations.nunique() < 2:
+    """Pearson's of time with the formula's operations: 1 where time is a fixed cost plus so much an operation. NaN for
+    fewer than three points, whose correlation says nothing.
+    """
+    if operations.nunique() < 3:
         return math.nan
     return float(np.corrcoef(operations.to_numpy(float), seconds.to_numpy(float))[0, 1])
 
@@ -270,20 +305,20 @@ def conclude(slopes: pd.DataFrame) -> list[str]:
     for axis in ("rows", "layers"):
         own = table["entropycache", axis]
         word = "does not change" if abs(own["change"]) < FLAT else ("grows" if own["change"] > 0 else "falls")
-        said.append(f"{word} from {own['from']:,.0f} to {own['to']:,.0f} {axis} ({100 * own['change']:+.0f} %)")
+        said.append(f"{word} from {own['from']:,.0f} to {own['to']:,.0f} {axis} ({100 * own['change']:+.1f} %)")
     vocab = table["entropycache", "vocab"]
     others = []
     for method in (name for name in ("d2cache", "elastic_cache") if (name, "rows") in table):
         pairs = {axis: table[method, axis] for axis in ("rows", "layers")}
         parts = [
-            f"{one['correlation']:.3f} over {axis} (slope {one['slope']:.2f}, formula {one['formula']:.2f})"
+            f"{figure(one['correlation'])} over {axis} (slope {one['slope']:.2f}, formula {one['formula']:.2f})"
             for axis, one in pairs.items()
         ]
-        alike = all(one["correlation"] > LINEAR for one in pairs.values())
+        alike = all(one["change"] > FLAT and one["correlation"] > LINEAR for one in pairs.values())
         others.append(f"{title(method)}'s {'does' if alike else 'does not'}, {' and '.join(parts)}")
     return [
         f"EntropyCache's decision time {' and '.join(said)}; its slope over the vocabulary is {vocab['slope']:.2f}, "
-        f"its correlation with V {vocab['correlation']:.3f}.",
+        f"its correlation with V {figure(vocab['correlation'])}.",
         "Decision time grows as its formula, a fixed cost and so much an operation, by the correlation of the two: "
         f"{'; '.join(others) or 'not measured'}.",
     ]
@@ -307,7 +342,7 @@ def draw(study: Overhead, points: pd.DataFrame, folder: Path) -> Path:
             ax.set(xlabel=AXES[axis], ylabel="deciding, µs a step")
         logarithmic(axes[-1], "x")
         axes[-1].set_xticks(study.axes["rows"], [f"{value:,}" for value in study.axes["rows"]], rotation=30)
-        axes[-1].set(xlabel=AXES["rows"], ylabel="share of the time, unfused attention included (%)")
+        axes[-1].set(xlabel=AXES["rows"], ylabel="share of the time (%),\nunfused attention included")
         legend_below(figure, axes, columns=5)
         figure.suptitle("Random weights, one axis varied at a time")
         return save(figure, folder, "overhead")

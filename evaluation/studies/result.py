@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from entropycache.settings import real
 from evaluation.files import as_json, make_folder, write_json, write_text, writing
 from evaluation.report.formats import readable, to_csv, to_markdown
 
@@ -40,14 +38,6 @@ class StudyResult:
     tables: Sequence[Table]
     plots: Mapping[str, Path]  # by heading, the PNG; .svg lies beside it
     data: Frames = field(default_factory=dict)
-
-
-def numbers(name: str, values: Sequence[float]) -> None:
-    """Raises ValueError for a setting that is no list of numbers with one at least."""
-    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise ValueError(f"{name}={values} must be a list of numbers, at least one")
-    for value in values:
-        real(name, value, lambda number: not math.isnan(number), "a number (infinity is inf)")
 
 
 class Reporter(Protocol):

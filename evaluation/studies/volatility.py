@@ -23,11 +23,12 @@ from entropycache import EntropyCache
 from entropycache.engine import union
 from entropycache.kv_cache import KVCache
 from entropycache.models.transformer import Transformer
+from entropycache.settings import several, share, whole
 from evaluation.report.formats import figure, percent
 from evaluation.report.plots import panels, save
 from evaluation.report.style import SERIES, style
 from evaluation.statistics import paired_ratio
-from evaluation.studies.result import Frames, StudyResult, Table, numbers
+from evaluation.studies.result import Frames, StudyResult, Table
 from evaluation.studies.trajectory import Pass, Subject, moved, passes
 
 AGES = (1, 2, 4, 8, 16, 32)  # tabulated
@@ -55,13 +56,11 @@ class Volatility:
     name: str = "volatility"
 
     def __post_init__(self) -> None:
-        if not 0 < self.rest < 1:
-            raise ValueError(f"study.rest={self.rest} must be a share between 0 and 1")
-        numbers("study.ks", self.ks)
+        share("study.rest", self.rest)
+        several("study.ks", self.ks, lambda name, k: whole(name, k, 0, "tokens"))
+        whole("study.refresh_every", self.refresh_every, 2, "steps")  # 1 leaves no partial pass
         if self.ks[0] != 0:
             raise ValueError(f"study.ks={list(self.ks)} must begin with 0: errors are held against it")
-        if self.refresh_every < 2:
-            raise ValueError(f"study.refresh_every={self.refresh_every} leaves no partial pass: 2 or more would do")
 
     def measure(self, subject: Subject) -> Frames:
         """`changes`: of every decoded row, age and layer (layer -1: their mean). `rest`: of the prompt's rows.

@@ -367,7 +367,7 @@ def test_a_killed_harness_leaves_nothing_behind() -> None:
         f"run_programs([program], memory_bytes={memory}, allow_code_execution=True)\n"
     )
     harness = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
-    assert _wait_until(lambda: len(_with_text(memory)) == 2)  # the judge and the solution
+    assert _wait_until(lambda: len(_with_text(memory)) == 3)  # the harness, the judge and the solution
     harness.kill()
     harness.wait()
     assert _wait_until(lambda: _with_text(memory) == [])

@@ -34,6 +34,14 @@ def test_damage_in_one_run_is_reported_and_hides_no_other(tmp_path, name):
     assert "\n" not in load_run(broken).note
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "manifest.json", "samples.jsonl"])
+def test_a_finished_run_that_lost_a_file_is_damaged(tmp_path, name):
+    folder = complete(tmp_path, scores={"n": 5}).folder
+    (folder / name).unlink()
+    run = load_run(folder)
+    assert run.status == "damaged" and f"{name} is gone" in run.note
+
+
 def test_scores_that_cannot_be_read_are_made_again(tmp_path):
     folder = complete(tmp_path, scores={"n": 5}).folder
     (folder / "scores.json").write_bytes(b'{"n": ')

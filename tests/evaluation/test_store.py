@@ -70,6 +70,16 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert {file: file.read_bytes() for file in first.folder.iterdir()} == before
 
 
+def test_a_finished_run_that_was_changed_is_not_taken_for_finished(tmp_path):
+    path = complete(tmp_path, scores={"n": 5}).folder / "samples.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(StoreError, match=r"samples.jsonl is not as it was when the run was finished; delete the run"):
+        RunStore(tmp_path).open(CONFIG, MANIFEST)
+    path.unlink()
+    with pytest.raises(StoreError, match=r"samples.jsonl is gone, of a finished run"):
+        RunStore(tmp_path).open(CONFIG, MANIFEST)
+
+
 def test_a_run_is_filed_by_name_whatever_the_name(tmp_path):
     """R7: names as people's paths have them stay inside the store."""
     for name in ("/w/step=300,v2/(a)#1%", "../../etc", "..", "a b"):

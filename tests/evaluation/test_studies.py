@@ -19,7 +19,7 @@ from evaluation.studies import association
 from evaluation.studies.association import estimate
 from evaluation.studies.cost import Cost, knee_table, shares
 from evaluation.studies.drift import Drift, groups
-from evaluation.studies.overhead import Overhead, slope
+from evaluation.studies.overhead import Overhead, conclude, correlation, slope
 from evaluation.studies.result import folder_of, together, write_study
 from evaluation.studies.trajectory import Subject, moved, passes
 from evaluation.studies.volatility import Volatility, partial_errors, value_changes
@@ -321,6 +321,43 @@ def overhead(**changes):
     return Overhead(**{"methods": methods} | keys | changes)
 
 
+def axes(**changes):
+    return overhead(axes={"rows": [24, 48], "layers": [1, 2], "vocab": [32, 64], "hidden": [16, 32]} | changes)
+
+
+def test_overhead_has_no_decision_to_time_where_every_step_refreshes():
+    with pytest.raises(ValueError, match="method=entropycache made no partial step.*method.tau=inf"):
+        overhead().of_method("method=entropycache", EntropyCache(-1, 2), "cpu")
+
+
+def slopes(**changes):
+    line = {"from": 1, "to": 4, "change": 3.0, "slope": 1.0, "formula": 1.0, "correlation": 1.0}
+    methods = ("entropycache", "d2cache", "elastic_cache")
+    return pd.DataFrame(
+        {"method": method, "axis": axis} | line | (changes if method == "d2cache" else {})
+        for method in methods
+        for axis in ("rows", "layers", "vocab", "hidden")
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "d2Cache's does, 1 over rows"),
+        ({"change": 0.001}, "d2Cache's does not, 1 over rows"),  # in line with its formula, but it does not grow
+        ({"correlation": 0.5}, "d2Cache's does not, 0.5 over rows"),
+        ({"correlation": math.nan}, "d2Cache's does not, – over rows"),
+    ],
+)
+def test_only_what_grows_in_line_with_its_formula_is_said_to(changes, said):
+    assert said in conclude(slopes(**changes))[1]
+
+
+def test_two_points_correlate_with_anything():
+    assert math.isnan(correlation(pd.Series([1.0, 2.0]), pd.Series([1.0, 1.001])))
+    assert correlation(pd.Series([1.0, 2.0, 3.0]), pd.Series([3.0, 5.0, 7.0])) == pytest.approx(1)
+
+
 def test_overhead_measures_every_shape_once_and_compares_slopes(tmp_path):
     study, told = overhead(), []
     policies = {
@@ -354,17 +391,34 @@ def test_formulas_count_what_docs_say():
     [
         (lambda: Drift(1, 1.5, (0.5,), ()), "1.5"),
         (lambda: Volatility(1, 0.95, (1, 2), 4), r"\[1, 2\] must begin with 0"),
-        (lambda: Volatility(1, 0.95, (0,), 1), "refresh_every=1"),
+        (lambda: Volatility(1, 0.95, (0,), 1), "study.refresh_every 1 must be a whole number of steps, 2 or above"),
+        (lambda: Volatility(1, 0.95, (0, 1.5), 4), "study.ks 1.5 must be a whole number"),
+        (lambda: Drift(1, "abc", (0.5,), (1,)), "study.high_share 'abc' must be a share"),
+        (lambda: Drift(1, 0.5, 0.1, (1,)), "study.rates=0.1 must be a list"),
+        (lambda: Drift(1, 0.5, (0.5,), (1,), seed="abc"), "study.seed 'abc' must be a whole number"),
+        (lambda: Cost((1,), (1,), 4, 1), "study.lengths 1 must be a whole number of rows, 2 or above"),
+        (lambda: Cost((8,), (1, 2), 4, 1), "study.shares 2 must be above 0"),
+        (lambda: Cost((8,), (1,), 4, 2.5), "study.repeats 2.5 must be a whole number"),
         (lambda: Volatility(1, 0.95, (), 4), r"study.ks=\(\) must be a list"),
         (lambda: Drift(1, 0.5, (0.5,), ()), r"study.taus=\(\) must be a list"),
         (lambda: Cost((), (1,), 4, 1), r"study.lengths=\(\) must be a list"),
         (lambda: overhead(methods=("method=d2cache",)), "must have entropycache among them"),
         (lambda: overhead(methods=("method=entropycache", "method=entropycache method.k=0")), "stands there twice"),
+        (lambda: overhead(methods="entropycache"), "study.methods=entropycache must be a list"),
+        (lambda: overhead(methods=("entropycache",)), "'entropycache' must be overrides to run.yaml"),
+        (lambda: overhead(seconds=math.nan), "study.seconds nan must be a time"),
+        (lambda: overhead(seconds="abc"), "study.seconds 'abc' must be a time"),
+        (lambda: overhead(steps=1), "study.steps 1 must be a whole number, 2 or above"),
+        (lambda: axes(rows=[]), r"study.axes.rows=\[\] must be a list"),
+        (lambda: axes(layers=[0, 1]), "study.axes.layers 0.0 must be a whole number, 1 or above"),
+        (lambda: axes(layers=[1.5, 2]), "study.axes.layers 1.5 must be"),
+        (lambda: axes(vocab=[2, 3]), "study.axes.vocab 2.0 must be a whole number, 3 or above"),
+        (lambda: axes(rows=[24, 24]), "study.axes.rows=.* must hold two different values"),
         (lambda: Subject("m", None, [], {}, {}).prompts(-3), "study.prompts -3 must be a whole number of prompts"),
         (lambda: Cost((8,), (0.5,), 4, 1), "hold 1"),
         (lambda: overhead(gen_length=24), "24 rows leave no prompt"),
         (lambda: overhead(head_dim=12), "head_dim=12"),
-        (lambda: overhead(repeats=1), "repeats=1"),
+        (lambda: overhead(repeats=1), "study.repeats 1 must be"),
         (lambda: Subject("m", None, [], {}, {}).prompts(3), "study.prompts=3, but m has 0 questions"),
     ],
 )

@@ -123,6 +123,8 @@ def broken(checkpoints, tmp_path, kind):
         (["benchmark.name=nonesuch"], "benchmark.name=nonesuch is unknown; one of gsm8k"),
         (["method.tau=0.1,0.2"], "To sweep over it, add --multirun"),  # R7
         (["model.dtype=float8"], "model.dtype=float8 is unknown; float32"),
+        (["seed=abc"], "seed=abc must be a number, as 0 is"),
+        (["trace=abc"], "trace=abc must be true or false, as False is"),
         (["limit=0"], "limit 0 must be a whole number of questions, 1 or above"),
         (["limit=-1"], "limit -1 must be a whole number of questions, 1 or above"),
         (["device=cuda"], "no CUDA device is available here; device=cpu would do"),

@@ -97,6 +97,12 @@ def test_a_model_that_fails_is_named_and_the_others_are_measured(studied, script
     for wrong, said in (
         ("models=[]", "models=[] must be a list"),
         ("models=tiny_llada", "models=tiny_llada must be a list"),
+        ("models=[null]", "models=[None] must be a list"),
+        ("seed=abc", "seed=abc must be a number, as 0 is"),
+        ("study.seconds=abc", "study.seconds=abc must be a number, as 45 is"),
+        ("study.seconds=nan", "study.seconds nan must be a time of 0 or more"),
+        ("study.axes.rows=5", "study.axes.rows=5 must be a list"),
+        ("device=meta", "device=meta is unknown; cpu, cuda or cuda:<number> would do"),
     ):
         code, _, err = script("study.py", "study=overhead", wrong, f"results={tmp_path}")
         assert code == 1 and said in err and err.count("\n") == 1
