@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,7 +141,7 @@ class Overhead:
             if repeat > self.repeats and time.monotonic() > until:
                 break
             if (parent := parent_process()) and not parent.is_alive():
-                raise SystemExit("the study was stopped")
+                os._exit(1)  # the study was killed; the pool's own loop would wait for its next job for ever
             # every other one is traced, for the time of single steps; the others tell the share of the whole
             traced = repeat % 2 == 0
             for place, point in enumerate(points):
