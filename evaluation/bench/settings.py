@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from entropycache.settings import choice, real, several, whole
@@ -91,4 +92,4 @@ def check_length(part: str, prompt: int, canvas: int, positions: int) -> None:
 
 def wholes(name: str, values: object) -> list[int]:
     """A list of whole numbers above 0, at least one."""
-    return several(name, values, lambda name, value: whole(name, value, 1))
+    return several(name, values, partial(whole, least=1))

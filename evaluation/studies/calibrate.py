@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Calibrate:
 
     def __post_init__(self) -> None:
         several("study.taus", self.taus, number)
-        several("study.ks", self.ks, lambda name, k: whole(name, k, 0, "tokens"))
+        several("study.ks", self.ks, partial(whole, least=0, of="tokens"))
         whole("study.fresh", self.fresh, 0, "prompts")
         whole("study.prompts", self.prompts, 1, "prompts")
         whole("study.rungs", self.rungs, 1)

@@ -46,7 +46,7 @@ class Cost:
     name: str = "cost"
 
     def __post_init__(self) -> None:
-        several("study.lengths", self.lengths, lambda name, length: whole(name, length, 2, "rows"))
+        several("study.lengths", self.lengths, partial(whole, least=2, of="rows"))
         several("study.shares", self.shares, lambda name, x: real(name, x, lambda x: 0 < x <= 1, "above 0, at most 1"))
         if 1 not in self.shares:
             raise ValueError(f"study.shares={list(self.shares)} must hold 1: every row")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import torch
 from entropycache import CachePolicy, Decoding, Generation, ModelSpec, generate
 from entropycache.models.transformer import Transformer
 from entropycache.recorder import DECISION_PHASES
-from entropycache.settings import number, real, several, whole
+from entropycache.settings import real, several, whole
 from evaluation.report.formats import figure
 from evaluation.report.plots import legend_below, logarithmic, panels, save
 from evaluation.report.style import base, style, title
@@ -72,9 +73,7 @@ class Overhead:
         for axis, values in self.axes.items():
             least = LEAST.get(axis, 1)
             whole(f"study.base.{axis}", self.base[axis], least)
-            for value in several(f"study.axes.{axis}", values, number):
-                whole(f"study.axes.{axis}", value, least)
-            if len(set(values)) < 2:
+            if len(set(several(f"study.axes.{axis}", values, partial(whole, least=least)))) < 2:
                 raise ValueError(f"study.axes.{axis}={list(values)} must hold two different values at least")
         for name, least in (("head_dim", 2), ("gen_length", 2), ("steps", 2), ("repeats", 2), ("seed", 0)):
             whole(f"study.{name}", getattr(self, name), least)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class Volatility:
 
     def __post_init__(self) -> None:
         share("study.rest", self.rest)
-        several("study.ks", self.ks, lambda name, k: whole(name, k, 0, "tokens"))
+        several("study.ks", self.ks, partial(whole, least=0, of="tokens"))
         whole("study.refresh_every", self.refresh_every, 2, "steps")  # 1 leaves no partial pass
         if self.ks[0] != 0:
             raise ValueError(f"study.ks={list(self.ks)} must begin with 0: errors are held against it")

@@ -148,7 +148,7 @@ def test_conclusions_name_pair_interval_and_verdict(tmp_path, monkeypatch):
         ({"tolerance": 2}, "study.tolerance 2 must be a share"),
         ({"cost": "money"}, "cost=money is unknown; one of flops"),
         ({"prompts": 3, "rungs": 4}, "prompts=3 cannot be halved 3 times"),
-        ({"ks": []}, r"study.ks=\[\] must be a list"),
+        ({"ks": []}, r"study.ks=\[\] must be a list of one value or more"),
         ({"taus": [".inf"]}, "study.taus '.inf' must be a number"),
         ({"fresh": -1}, "study.fresh -1 must be a whole number"),
     ],
