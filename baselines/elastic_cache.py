@@ -12,7 +12,7 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from entropycache.kv_cache import KVCache
@@ -175,31 +175,38 @@ class ElasticModel:
         table = model.rope(max(lane.cache.rows for lane in lanes))
         ids = torch.cat([step.tokens[step.compute] for step in steps])
         x = model.embed(ids.to(model.device, non_blocking=True))
-        rope = table[:, torch.cat([lane.rows for lane in lanes])]
-        for index, layer in enumerate(model.layers):
-            attended, drifted = self.attend(index, x, rope, lanes)
-            x = layer.finish(x, attended)
-            del attended
-            if index == self.spec.layers - 1:
-                break
-            sizes = [lane.rows.numel() for lane in lanes]
-            kept = [lane.cache.keep(index, lane.rows, own) for lane, own in zip(lanes, x.split(sizes), strict=True)]
-            widened = yes(drifted)
-            if any(widened):
-                own = list(x.split(sizes))
-                for at in (at for at, wide in enumerate(widened) if wide):
-                    lanes[at].rows = torch.arange(lanes[at].cache.rows, device=model.device)
-                    own[at] = kept[at]
-                x = own[0] if len(lanes) == 1 else torch.cat(own)
-                rope = table[:, torch.cat([lane.rows for lane in lanes])]
+        rope = table[torch.cat([lane.rows for lane in lanes])]
+        with model.scratch(sum(lane.cache.rows for lane in lanes)) as scratch:
+            for index, layer in enumerate(model.layers):
+                attended, drifted = self.attend(index, x, rope, lanes, scratch)
+                x = layer.finish(x, attended, scratch)
+                del attended
+                if index == self.spec.layers - 1:
+                    break
+                sizes = [lane.rows.numel() for lane in lanes]
+                kept = [lane.cache.keep(index, lane.rows, own) for lane, own in zip(lanes, x.split(sizes), strict=True)]
+                widened = yes(drifted)
+                if any(widened):
+                    own = list(x.split(sizes))
+                    for at in (at for at, wide in enumerate(widened) if wide):
+                        lanes[at].rows = torch.arange(lanes[at].cache.rows, device=model.device)
+                        own[at] = kept[at]
+                    x = torch.cat(own)  # a copy in any case: the layers write over what they are given
+                    rope = table[torch.cat([lane.rows for lane in lanes])]
         return self.read_out(x, lanes)
 
     def attend(
-        self, index: int, x: Float[Tensor, "n d"], rope: Float[Tensor, "2 n 1 e"], lanes: Sequence[Lane]
+        self,
+        index: int,
+        x: Float[Tensor, "n d"],
+        rope: Complex[Tensor, "n 1 pairs"],
+        lanes: Sequence[Lane],
+        scratch: Tensor | None,
     ) -> tuple[Float[Tensor, "n d"], tuple[Bool[Tensor, ""] | None, ...]]:
         """One layer's attention of all sequences, and what their observers say of it."""
         sizes = [lane.rows.numel() for lane in lanes]
-        parts = zip(lanes, *(part.split(sizes) for part in self.model.layers[index].project(x, rope)), strict=True)
+        q, kv = self.model.layers[index].project(x, rope, scratch)
+        parts = zip(lanes, q.split(sizes), kv.split(sizes), strict=True)
         attended, drifted = zip(*(attend_one(index, *part) for part in parts), strict=True)
         return attended[0] if len(lanes) == 1 else torch.cat(attended), drifted
 
@@ -215,11 +222,11 @@ class ElasticModel:
 
 
 def attend_one(
-    index: int, lane: Lane, q: Float[Tensor, "q h e"], k: Float[Tensor, "q kv e"], v: Float[Tensor, "q kv e"]
+    index: int, lane: Lane, q: Float[Tensor, "q h e"], kv: Float[Tensor, "q 2 kv e"]
 ) -> tuple[Float[Tensor, "q d"], Bool[Tensor, ""] | None]:
     """Attention of one sequence, and what its observer says of it."""
     assert lane.step.observer is not None, "Elastic-Cache decides from the attention: its steps have an observer"
-    k_all, v_all = lane.cache.write(index, lane.rows, k, v)
+    k_all, v_all = lane.cache.write(index, lane.rows, kv)
     attended, weights = observed_attention(q, k_all, v_all)
     return attended, cast("Tensor | None", lane.step.observer(index, weights))
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, overload
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from entropycache.decoding import Decoder, Decoding, token_entropy
+from entropycache.decoding import Decoder, Decoding, entropy_
 from entropycache.kv_cache import KVCache
 from entropycache.memory import check_fits, is_out_of_memory
 from entropycache.models.transformer import AttentionObserver, Model, StepInput
@@ -220,12 +220,13 @@ def advance(model: Model, active: Sequence[ActiveSequence], clock: Clock, predic
     for (sequence, plan, step), up_now, own, before in zip(stepping, candidates, parts, written, strict=True):
         sequence.recorder.span("forward", began, ended, share=step.compute.numel() / total)
         began_commit = clock.mark()
-        commit = sequence.decoder.commit(own, step.predict, sequence.state, plan.commit_all, up_now)
+        reading = sequence.decoder.read(own, step.predict, sequence.state)
+        commit = sequence.decoder.decide(reading, step.predict, sequence.state, plan.commit_all, up_now)
         check_commit(commit, step.predict, sequence)
         committed = clock.mark()
         sequence.recorder.span("commit", began_commit, committed)
         if sequence.policy.needs_entropy or sequence.recorder.trace:
-            commit = with_entropy(commit, own, step.predict)
+            commit = with_entropy(commit, reading.log_probability, step.predict)
             read = clock.mark()
             # An entropy that only a trace asks for decides nothing.
             sequence.recorder.span("entropy" if sequence.policy.needs_entropy else "commit", committed, read)
@@ -280,12 +281,12 @@ def union(rows: Int[Tensor, " q"], more: Int[Tensor, " p"]) -> Int[Tensor, " r"]
     return torch.cat([rows, more]).unique()
 
 
-def with_entropy(commit: Commit, logits: Tensor, predict: Int[Tensor, " p"]) -> Commit:
+def with_entropy(commit: Commit, log_probability: Float[Tensor, "p v"], predict: Int[Tensor, " p"]) -> Commit:
     """The commit with the entropy of its tokens' distributions: only the committed rows are read, O(vocabulary)
     each.
     """
-    at = torch.searchsorted(predict, commit.rows).to(logits.device)
-    return replace(commit, entropy=token_entropy(logits[at]).cpu())
+    at = torch.searchsorted(predict, commit.rows).to(log_probability.device)
+    return replace(commit, entropy=entropy_(log_probability[at]).cpu())
 
 
 def timed(observer: AttentionObserver | None, recorder: Recorder, clock: Clock) -> AttentionObserver | None:

@@ -12,7 +12,7 @@ import torch
 
 from entropycache.decoding import Decoding
 from entropycache.models.attention import WEIGHTS_BYTES
-from entropycache.models.transformer import ROWS_AT_ONCE, Model
+from entropycache.models.transformer import Model, scratch_numbers
 from entropycache.policy import CachePolicy
 from entropycache.types import ModelSpec
 
@@ -43,11 +43,10 @@ def logit_bytes(dtype: torch.dtype, sampled: bool) -> int:
 def working_bytes(spec: ModelSpec, packed: int, read: int, dtype: torch.dtype, sampled: bool = False) -> int:
     """The largest that a step's temporaries get: `packed` rows through the layers, `read` of them through the head."""
     d, size, wide = spec.hidden, dtype.itemsize, max(4, dtype.itemsize)
-    rotated = (spec.heads + spec.kv_heads) * spec.head_dim
-    attention = packed * (size * (3 * d + spec.qkv_rows) + 2 * wide * rotated)
-    feed_forward = size * (5 * packed * d + 3 * min(packed, ROWS_AT_ONCE) * spec.intermediate)
+    rotated = packed * (spec.heads + spec.kv_heads) * spec.head_dim * wide if size < wide else 0
+    layers = 5 * packed * size * d + rotated
     logits = packed * size * d + read * spec.vocab * logit_bytes(dtype, sampled)
-    return max(attention, feed_forward, logits)
+    return size * scratch_numbers(spec, packed) + max(layers, logits)
 
 
 def batch_bytes(

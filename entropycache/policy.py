@@ -89,7 +89,7 @@ class EntropyCache(CachePolicy):
         new_window = self.refresh_on_new_window and self.is_new_window(predict)
         if self.refresh or new_window:
             return Plan(state.all_rows, refresh=True)
-        return Plan(torch.cat([predict, self.recent]).unique(), refresh=False)
+        return Plan(torch.cat([predict, self.recent]), refresh=False)
 
     def observe(self, state: SequenceState, commit: Commit) -> None:
         assert commit.entropy is not None

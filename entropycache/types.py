@@ -64,11 +64,11 @@ class ModelSpec:
 class Plan:
     """What a cache policy wants computed in one step.
 
-    `compute` is sorted. `predict`, where given, is the sorted masked rows whose tokens are read in this step; of these
-    only the decoder's candidates can be committed, the others are read for their scores (d2Cache commits only rows that
-    were computed, and ranks the masked rows by what it last read of them). None reads the candidates as they are. With
-    `commit_all` every candidate that is read is committed, whatever the commit rule (Fast-dLLM's first step of a block
-    on Dream).
+    `compute` names each row once, in any order. `predict`, where given, is the sorted masked rows whose tokens are read
+    in this step; of these only the decoder's candidates can be committed, the others are read for their scores (d2Cache
+    commits only rows that were computed, and ranks the masked rows by what it last read of them). None reads the
+    candidates as they are. With `commit_all` every candidate that is read is committed, whatever the commit rule
+    (Fast-dLLM's first step of a block on Dream).
     """
 
     compute: Int[Tensor, " q"]

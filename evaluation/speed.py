@@ -135,7 +135,7 @@ def _extra(model: Transformer, computed: int, rows: int, repeats: int = 5) -> fl
     """Seconds of one layer's unfused attention less those of the fused one, each the median of some calls."""
     spec = model.spec
     q = torch.randn(computed, spec.heads, spec.head_dim, device=model.device, dtype=model.dtype)
-    k, v = torch.randn(2, rows, spec.kv_heads, spec.head_dim, device=model.device, dtype=model.dtype)
+    k, v = torch.randn(2, spec.kv_heads, rows, spec.head_dim, device=model.device, dtype=model.dtype)
     unfused = _median(lambda: observed_attention(q, k, v), model.device, repeats)
     return unfused - _median(lambda: attention(q, k, v), model.device, repeats)
 

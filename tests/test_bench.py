@@ -79,18 +79,24 @@ def test_bare_arithmetic_is_the_matrix_products_of_a_step(model):
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_steps_compute_the_rows_they_name(family):
-    """Counted where they pass: the first layer's projection and the head see what a result names, round by round."""
+def test_steps_compute_the_rows_they_name(family, monkeypatch):
+    """Counted where they pass: the first layer and the head see what a result names, round by round."""
     model = random_model(SHAPE | {"family": family, "shift": int(family == "dream")}, CPU)
-    seen: dict[str, list[int]] = {"qkv": [], "head": []}
-    for name, module in (("qkv", model.layers[0].qkv), ("head", model.head)):
-        module.register_forward_hook(lambda m, inputs, out, name=name: seen[name].append(out.shape[0]))
+    seen: dict[str, list[int]] = {"layer": [], "head": []}
+    project = model.layers[0].project
+
+    def counted(x, *rest):
+        seen["layer"].append(len(x))
+        return project(x, *rest)
+
+    monkeypatch.setattr(model.layers[0], "project", counted)
+    model.head.register_forward_hook(lambda module, inputs, out: seen["head"].append(out.shape[0]))
     config = {"prompts": [16], "canvas": 8, "rows": [1, 4, 9, 17], "predict": 4, "seconds": 0.0}
     rows = []
     for row in measure_steps(model, config):
         # of a partial step: a refresh, then each round and the one that does not count
         named = [(24, row["predicted"]), *[(row["computed"], row["predicted"])] * (row["rounds"] + 1)]
-        passed = list(zip(seen["qkv"], seen["head"], strict=True))
+        passed = list(zip(seen["layer"], seen["head"], strict=True))
         assert passed == named[int(row["computed"] == 24) :]
         for counts in seen.values():
             counts.clear()
@@ -358,7 +364,8 @@ def test_the_estimate_covers_what_is_made_of_logits(decoding, dtype):
     spec = replace(models.random_model("llada").spec, vocab=vocab, mask_id=4999)
     predict = torch.arange(3, 67)
     with Peak() as made:
-        commit = Decoder(decoding, spec).commit(logits, predict, state)
-        engine.with_entropy(commit, logits, predict)
+        decoder = Decoder(decoding, spec)
+        reading = decoder.read(logits, predict, state)
+        engine.with_entropy(decoder.decide(reading, predict, state), reading.log_probability, predict)
     estimated = 64 * vocab * memory.logit_bytes(dtype, decoding.temperature > 0)
     assert 0.4 * estimated < made.peak + logits.nbytes <= 1.02 * estimated

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from entropycache.models import dream, llada
+from entropycache.models.attention import in_pairs
 from entropycache.models.family import Family, Slot
 from entropycache.models.tokenizer import special_tokens
 from entropycache.models.transformer import Transformer
@@ -68,14 +69,17 @@ def load_model(
 
 
 def read_into(target: Tensor, path: Path, name: str) -> None:
-    """Copy a tensor of a safetensors file into `target`, some rows at a time.
+    """Copy a tensor of a safetensors file into `target` (`destination`), some rows or heads at a time.
 
     The file is reopened for each piece: a mapping keeps every page that was read resident for as long as it is open.
     """
-    rows = max(1, PIECE_BYTES // (target[0].numel() * target.element_size()))
-    for start in range(0, target.shape[0], rows):
+    some = max(1, PIECE_BYTES // (target[0].numel() * target.element_size()))
+    for number, piece in enumerate(target.split(some)):
         with safe_open(path, framework="pt") as file:
-            target[start : start + rows].copy_(file.get_slice(name)[start : start + rows])
+            source = file.get_slice(name)
+            each = source.get_shape()[0] // target.shape[0]  # rows on disk of one entry of the target
+            first = number * some * each
+            piece.copy_(source[first : first + len(piece) * each].view(piece.shape))
 
 
 def save_checkpoint(model: Transformer, directory: str | Path) -> None:
@@ -85,7 +89,10 @@ def save_checkpoint(model: Transformer, directory: str | Path) -> None:
     family = FAMILIES[model.spec.family]
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tensors = {
-        slot.disk: destination(parameters[slot.parameter], slot).cpu().clone().contiguous()
+        slot.disk: destination(parameters[slot.parameter], slot)
+        .cpu()
+        .clone()
+        .reshape(shape_on_disk(parameters[slot.parameter], slot))
         for slot in family.slots(model.spec)
     }
     save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
@@ -195,7 +202,7 @@ def check_tensors(directory: Path, files: dict[str, Path], slots: dict[str, Slot
     parameters = dict(model.named_parameters(remove_duplicate=False))
     problems: dict[str, list[str]] = defaultdict(list)
     for name, slot in slots.items():
-        expected = tuple(destination(parameters[slot.parameter], slot).shape)
+        expected = shape_on_disk(parameters[slot.parameter], slot)
         if name not in found or name not in files:
             problems["missing"].append(name)
         elif found[name] != expected:
@@ -207,8 +214,14 @@ def check_tensors(directory: Path, files: dict[str, Path], slots: dict[str, Slot
 
 
 def destination(parameter: Tensor, slot: Slot) -> Tensor:
-    """The part of a parameter that a tensor on disk fills."""
-    return parameter if slot.rows is None else parameter.narrow(0, slot.start, slot.rows)
+    """The part of a parameter that a tensor on disk fills, in the order of the disk."""
+    part = parameter if slot.rows is None else parameter.narrow(0, slot.start, slot.rows)
+    return part if slot.head_dim is None else in_pairs(part, slot.head_dim)
+
+
+def shape_on_disk(parameter: Tensor, slot: Slot) -> tuple[int, ...]:
+    """The shape of the tensor that fills a slot."""
+    return (slot.rows or parameter.shape[0], *parameter.shape[1:])
 
 
 def check_versions() -> None:

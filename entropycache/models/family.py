@@ -13,12 +13,15 @@ from entropycache.types import ModelSpec
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor on disk and the rows [start, start + rows) of the parameter that it fills (`rows=None`: all of it)."""
+    """A tensor on disk and the rows [start, start + rows) of the parameter that it fills (`rows=None`: all of it).
+    `head_dim` where they make queries or keys, whose rows are ordered otherwise on disk (`attention.in_pairs`).
+    """
 
     disk: str
     parameter: str
     start: int = 0
     rows: int | None = None
+    head_dim: int | None = None
 
     @staticmethod
     def stacked(parameter: str, spec: ModelSpec, q: str, k: str, v: str) -> list[Slot]:
@@ -29,7 +32,7 @@ class Slot:
         starts = (0, sizes[0], sizes[0] + sizes[1])
         kinds = ("weight", "bias") if spec.qkv_bias else ("weight",)
         return [
-            Slot(f"{name}.{kind}", f"{parameter}.{kind}", start, rows)
+            Slot(f"{name}.{kind}", f"{parameter}.{kind}", start, rows, None if name == v else spec.head_dim)
             for kind in kinds
             for name, start, rows in zip((q, k, v), starts, sizes, strict=True)
         ]

@@ -59,16 +59,17 @@ def passes(model: Transformer, prompt: Sequence[int], decoding: Decoding, seed: 
         while (predict := decoder.candidates(state)).numel():
             cache = model.new_cache(state.length)
             logits = model.forward(state.tokens, state.all_rows, predict, cache)
-            commit = with_entropy(decoder.commit(logits, predict, state), logits, predict)
+            reading = decoder.read(logits, predict, state)
+            commit = with_entropy(decoder.decide(reading, predict, state), reading.log_probability, predict)
             yield Pass(state, predict, logits, cache, commit)
             state = state.apply(commit)
 
 
-def moved(before: Float[Tensor, "l t h e"], after: Float[Tensor, "l t h e"]) -> Float[Tensor, "2 l t"]:
+def moved(before: Float[Tensor, "l h t e"], after: Float[Tensor, "l h t e"]) -> Float[Tensor, "2 l t"]:
     """How far each row of each layer moved: 1 - cosine similarity, and L2 distance relative to before; in float64.
 
     A row's heads are laid end to end. Rotary positions turn a key the same way in both passes, so they change neither.
     """
-    a, b = (side.flatten(-2).double() for side in (before, after))
+    a, b = (side.transpose(1, 2).flatten(-2).double() for side in (before, after))
     cosine = torch.nn.functional.cosine_similarity(a, b, dim=-1)
     return torch.stack([(1 - cosine).clamp_min(0), (b - a).norm(dim=-1) / a.norm(dim=-1)])

@@ -188,8 +188,7 @@ def error(model: Transformer, one: Pass, compute: Int[Tensor, " q"], cache: KVCa
 def copied(model: Transformer, cache: KVCache) -> KVCache:
     """A cache of its own with the same keys and values."""
     copy = model.new_cache(cache.rows)
-    copy.k.copy_(cache.k)
-    copy.v.copy_(cache.v)
+    copy.kv.copy_(cache.kv)
     copy.valid.fill_(True)
     return copy
 

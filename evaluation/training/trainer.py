@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from entropycache.models.attention import in_pairs
 from entropycache.models.checkpoint import load_model
 from entropycache.models.transformer import Transformer
 from evaluation.training.data import Batch, Batches
@@ -70,7 +71,13 @@ def initialise(model: Transformer, seed: int) -> None:
                 std = EMBEDDING_STD.get(name, 1 / math.sqrt(parameter.shape[1]))
                 if name.endswith(("out.weight", "down.weight")):
                     std /= math.sqrt(2 * model.spec.layers)
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+                drawn = torch.randn(parameter.shape, generator=generator) * std
+                parameter.copy_(drawn)
+                if name.endswith("qkv.weight"):  # drawn in the order of the checkpoints, whatever ours is
+                    spec = model.spec
+                    turned = (spec.heads + spec.kv_heads) * spec.head_dim
+                    pairs = in_pairs(parameter[:turned], spec.head_dim)
+                    pairs.copy_(drawn[:turned].view(pairs.shape))
             elif name.endswith("bias"):
                 parameter.zero_()
 
@@ -79,10 +86,11 @@ def hidden(model: Transformer, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"
     """`Transformer.forward_full` short of its head, which the loss needs at the masked rows alone."""
     spec = model.spec
     x = model.embed(ids)
-    rope = model.rope(ids.shape[-1])[:, : ids.shape[-1]]
+    rope = model.rope(ids.shape[-1])[: ids.shape[-1]]
     for layer in model.layers:
-        q, k, v = (part.transpose(-3, -2) for part in layer.project(x, rope))
-        attended = F.scaled_dot_product_attention(q, k, v, enable_gqa=spec.heads != spec.kv_heads)
+        q, kv = layer.project(x, rope)
+        k, v = kv.transpose(-4, -2).unbind(dim=-3)
+        attended = F.scaled_dot_product_attention(q.transpose(-3, -2), k, v, enable_gqa=spec.heads != spec.kv_heads)
         x = layer.finish(x, attended.transpose(-3, -2).flatten(-2))
     return x
 

@@ -45,12 +45,12 @@ def literal(model: Transformer, prompt: list[int], decoding: Decoding, gamma: fl
             before = s[layer].clone()
             queries = {}
             for row in rows:
-                rope = model.rope(total)[:, row : row + 1]
-                q, key, value = model.layers[layer].project(hidden[layer, row : row + 1], rope)
-                queries[row], k[layer, row], v[layer, row] = q[0], key[0], value[0]
+                rope = model.rope(total)[row : row + 1]
+                q, kv = model.layers[layer].project(hidden[layer, row : row + 1], rope)
+                queries[row], k[layer, row], v[layer, row] = q[0], kv[0, 0], kv[0, 1]
             for row in rows:
                 output, s[layer, row] = attention_row(queries[row], k[layer], v[layer], group)
-                hidden[layer + 1, row] = model.layers[layer].finish(hidden[layer, row][None], output[None])[0]
+                hidden[layer + 1, row] = model.layers[layer].finish(hidden[layer, row][None].clone(), output[None])[0]
             if watched[layer]:
                 now = torch.cat([s[layer, row] for row in watched[layer]])
                 then = torch.cat([before[row] for row in watched[layer]])

@@ -59,7 +59,9 @@ def test_shards_and_dtype():
     assert net.dtype == torch.float64 and net.spec.qkv_bias
     shard = load_file(DREAM / "model-00001-of-00002.safetensors")
     expected = shard["model.layers.0.self_attn.k_proj.weight"].double()
-    torch.testing.assert_close(net.layers[0].qkv.weight[64:96], expected, rtol=0, atol=0)
+    first, second = expected.view(2, 2, 8, 64).unbind(dim=1)  # halves of each head's rows on disk, pairs in the model
+    pairs = torch.stack([first, second], dim=2).flatten(0, 2)
+    torch.testing.assert_close(net.layers[0].qkv.weight[64:96], pairs, rtol=0, atol=0)
 
 
 def test_tied_embeddings_have_no_head_on_disk(copy, tmp_path):

@@ -73,13 +73,13 @@ def test_packed_sequences_have_the_logits_of_each_alone_whatever_is_beside_them(
 
 def test_unfused_attention_is_fused_attention():
     torch.manual_seed(0)
-    q, k, v = torch.randn(5, 6, 7), torch.randn(11, 2, 7), torch.randn(11, 2, 7)
+    q, k, v = torch.randn(5, 6, 7), torch.randn(2, 11, 7), torch.randn(2, 11, 7)
     weights = attention_weights(q, k)
     assert weights.shape == (6, 5, 11)
     torch.testing.assert_close(weights.sum(-1), torch.ones(6, 5))
     torch.testing.assert_close(weigh(weights, v), attention(q, k, v))
     # a query head looks at the key/value head of its group
-    alone = torch.softmax(q[:, 4] @ k[:, 1].T / 7**0.5, dim=-1)
+    alone = torch.softmax(q[:, 4] @ k[1].T / 7**0.5, dim=-1)
     torch.testing.assert_close(weights[4], alone)
 
 

@@ -55,8 +55,8 @@ def literal_pass(model, tokens):
         out = head.copy()
         for i in range(e // 2):
             angle = position * spec.rope_theta ** (-2 * i / e)
-            out[i] = head[i] * math.cos(angle) - head[i + e // 2] * math.sin(angle)
-            out[i + e // 2] = head[i + e // 2] * math.cos(angle) + head[i] * math.sin(angle)
+            out[2 * i] = head[2 * i] * math.cos(angle) - head[2 * i + 1] * math.sin(angle)
+            out[2 * i + 1] = head[2 * i + 1] * math.cos(angle) + head[2 * i] * math.sin(angle)
         return out
 
     x = [weights["embed.weight"][token] for token in tokens]
