@@ -111,7 +111,7 @@ class Layer(nn.Module):
     def feed_forward(self, x: Float[Tensor, "*b q d"], scratch: Tensor | None = None) -> Float[Tensor, "*b q f"]:
         """The feed-forward up to its last product."""
         gate_up = product(rms_norm(x, self.mlp_norm, self.spec.norm_eps), self.gate_up, scratch)
-        gate, up = gate_up[..., : self.spec.intermediate], gate_up[..., self.spec.intermediate :]
+        gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate, inplace=not torch.is_grad_enabled()).mul_(up)
 
 

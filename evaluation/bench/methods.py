@@ -157,6 +157,8 @@ def measure_methods(
                 steps = Steps(model, method, decoding, prompt, batch)
                 measured = steps.run(config["steps"] or decoding.total_steps - 1)
                 parts, step = deciding(model, measured), sum(measured.later) / len(measured.later)
+                per_token = measured.seconds_per_token(decoding.total_steps, batch * canvas, method.refreshes(decoding))
+                decided = sum(parts.values())
                 yield {
                     "method": method.name,
                     "rows": prompt + canvas,
@@ -168,10 +170,10 @@ def measure_methods(
                     "steps": len(measured.later),
                     "rows_computed": sum(record.rows_computed for record in measured.records) / len(measured.later),
                     "tokens_per_second": measured.tokens / sum(measured.later),
-                    "seconds_per_token": measured.seconds_per_token(
-                        decoding.total_steps, batch * canvas, method.refreshes(decoding)
-                    ),
-                    "decision_share": sum(parts.values()) / step,
+                    "seconds_per_token": per_token,
+                    # of later steps as measured, and of a canvas with its refreshes
+                    "decision_share": decided / step,
+                    "decision_share_of_canvas": decided * decoding.total_steps / (per_token * batch * canvas),
                     "decision_parts": parts,
                     "same_tokens": all(a == b for a, b in zip(known, measured.canvases, strict=False)),
                 }

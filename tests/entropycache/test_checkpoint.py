@@ -64,6 +64,13 @@ def test_shards_and_dtype():
     torch.testing.assert_close(net.layers[0].qkv.weight[64:96], pairs, rtol=0, atol=0)
 
 
+def test_however_small_the_pieces_that_are_read(monkeypatch):
+    whole = load_model(DREAM).state_dict()
+    monkeypatch.setattr("entropycache.models.checkpoint.PIECE_BYTES", 1)
+    for name, parameter in load_model(DREAM).state_dict().items():
+        assert torch.equal(parameter, whole[name])
+
+
 def test_tied_embeddings_have_no_head_on_disk(copy, tmp_path):
     folder = copy(LLADA)
     edit(folder / "config.json", lambda config: config.update(weight_tying=True))

@@ -1,6 +1,7 @@
 """The forward passes: against the references' logits, partial against full, packed against alone."""
 
 import json
+import threading
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from entropycache.models.attention import attention, attention_weights, weigh
+from entropycache.models.attention import attention, attention_weights, in_pairs, rms_norm, rope_table, rotate_, weigh
 from entropycache.models.transformer import StepInput
 from tests.baselines.golden import GOLDENS, model
 from tests.models import FAMILIES, random_model, random_prompt
@@ -81,6 +82,84 @@ def test_unfused_attention_is_fused_attention():
     # a query head looks at the key/value head of its group
     alone = torch.softmax(q[:, 4] @ k[1].T / 7**0.5, dim=-1)
     torch.testing.assert_close(weights[4], alone)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str
+)
+def test_rotation_of_pairs_is_the_rotation_of_halves(dtype, tolerance):
+    """Against the formula of both families' modelling files: x cos + rotate_half(x) sin."""
+    spec = random_model("dream").spec
+    e, heads, rows = spec.head_dim, 3, 9
+    halves = torch.randn(heads * e, rows, dtype=torch.float64)
+    angle = torch.arange(rows, dtype=torch.float64)[:, None] * spec.rope_theta ** -(torch.arange(0, e, 2).double() / e)
+    cos, sin = torch.cat([angle.cos()] * 2, dim=1).T, torch.cat([angle.sin()] * 2, dim=1).T
+    first, second = (by_head := halves.view(heads, e, rows)).chunk(2, dim=1)
+    wanted = by_head * cos + torch.cat([-second, first], dim=1) * sin
+
+    pairs = torch.empty_like(halves)
+    in_pairs(pairs, e).copy_(halves.view(heads, 2, e // 2, rows))
+    x = pairs.T.reshape(rows, heads, e).to(dtype).contiguous()
+    assert rotate_(x, rope_table(spec, rows, x.device, dtype)) is x
+    again = in_pairs(x.double().flatten(1).T, e).reshape(heads, e, rows)
+    assert (again - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_the_norm_is_torchs(dtype):
+    x, weight = torch.randn(3, 5, 24, dtype=dtype), torch.rand(24, dtype=dtype)
+    x[0, 0] = 0
+    assert rms_norm(x, weight, 1e-5).dtype == dtype
+    torch.testing.assert_close(rms_norm(x, weight, 1e-5), torch.nn.functional.rms_norm(x, (24,), weight, 1e-5))
+
+
+def test_scratch_is_kept_from_step_to_step_and_never_shared():
+    net = random_model("llada")
+    with torch.inference_mode(), net.scratch(4) as first, net.scratch(4) as second:
+        assert first.data_ptr() != second.data_ptr()
+    held = {first.data_ptr(), second.data_ptr()}
+    with torch.no_grad(), net.scratch(3) as smaller:
+        assert smaller.data_ptr() in held
+        smaller.fill_(0)  # made in inference mode, to be written to outside of it too
+    with torch.no_grad(), net.scratch(40) as larger:
+        assert larger.numel() > smaller.numel()
+    with net.scratch(4) as where_gradients_are:
+        assert where_gradients_are is None
+
+
+def test_threads_with_one_model_do_not_disturb_each_other():
+    net = random_model("dream", 1)
+    prompts = [torch.tensor(random_prompt(net, 20 + length, length)) for length in range(4)]
+
+    def logits_of(tokens):
+        rows = torch.arange(len(tokens))
+        with torch.inference_mode():
+            return net.forward(tokens, rows, rows, net.new_cache(len(rows)))
+
+    alone = [logits_of(prompt) for prompt in prompts]
+    wrong = []
+
+    def work(prompt, wanted):
+        wrong.extend(1 for _ in range(30) if not torch.equal(logits_of(prompt), wanted))
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(prompts, alone, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_block_writes_over_its_input_only_where_no_gradient_is_asked_for():
+    net = random_model("llada")
+    layer = net.layers[0]
+    x, attended = torch.randn(2, 7, net.spec.hidden, dtype=net.dtype)
+    before = x.clone()
+    kept = layer.finish(x, attended)
+    assert torch.equal(x, before)
+    with torch.no_grad():
+        assert layer.finish(x, attended).data_ptr() == x.data_ptr()
+    torch.testing.assert_close(x, kept.detach())
 
 
 def test_the_head_reads_predicted_rows_alone_and_predict_all_changes_nothing():
