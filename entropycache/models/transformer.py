@@ -216,6 +216,10 @@ class Transformer(nn.Module):
         finally:
             self._scratch.append(held)
 
+    def release_scratch(self) -> None:
+        """Give back the memory that is kept between steps."""
+        self._scratch.clear()
+
     def forward_full(self, ids: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t v"]:
         """Logits of every row from one plain bidirectional pass: unshifted, no cache, differentiable, any number of
         leading axes.

@@ -68,6 +68,7 @@ def peak_of(
     """The peak beside weights and the method's own buffers, what is allowed, and what had been estimated, all in
     bytes.
     """
+    model.release_scratch()  # it counts, however long it has been kept
     before = in_use(model.device)
     peak = PeakMemory(model.device)
     peak.reset()

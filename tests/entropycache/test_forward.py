@@ -125,6 +125,9 @@ def test_scratch_is_kept_from_step_to_step_and_never_shared():
         assert larger.numel() > smaller.numel()
     with net.scratch(4) as where_gradients_are:
         assert where_gradients_are is None
+    net.release_scratch()
+    with torch.no_grad(), net.scratch(4) as anew:
+        assert anew.numel() < larger.numel()
 
 
 def test_threads_with_one_model_do_not_disturb_each_other():
