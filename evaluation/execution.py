@@ -138,6 +138,7 @@ def _judge(program: Program, timeout: float, memory_bytes: int, layers: Sequence
         "packages": sysconfig.get_path("purelib"),
         "cpu_seconds": math.ceil(timeout),
         "memory_bytes": memory_bytes,
+        "harness": os.getpid(),
     }
     secret = secrets.token_hex(32)
     job = {name: getattr(program, name) for name in ("source", "tests", "entry_points", "context", "setup")}

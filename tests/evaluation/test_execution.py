@@ -373,6 +373,18 @@ def test_a_killed_harness_leaves_nothing_behind() -> None:
     assert _wait_until(lambda: _with_text(memory) == [])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_harness_that_dies_while_its_child_starts_leaves_nothing_behind(monkeypatch) -> None:
+    """The child is told of a harness that is not its parent: what it finds where the harness died before it was done
+    confining itself.
+    """
+    memory = 2**29 + 4096 * (os.getpid() % 2**15) + 3072
+    monkeypatch.setattr(os, "getpid", lambda: 2**30)
+    (result,) = run(Program("it", "import time\ntime.sleep(600)\n", "", (), timeout=30), memory_bytes=memory)
+    assert not result.passed and result.status != "timeout"
+    assert _wait_until(lambda: _with_text(memory) == [])
+
+
 def _wait_until(holds: Callable[[], bool]) -> bool:
     for _ in range(600):
         if holds():
