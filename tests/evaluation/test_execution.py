@@ -269,7 +269,7 @@ def test_the_child_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_record_says_what_is_in_force() -> None:
     weakest, record = isolation(()), isolation()
     assert weakest["layers"] == [] and weakest["network"] == "open"
-    assert record["limits"]["CPU"] == 30 and record["verdict"] == weakest["verdict"]
+    assert record["limits"]["CPU"] == 31 and record["verdict"] == weakest["verdict"]
     for layer in record["layers"]:
         assert isolation([layer])["layers"] == [layer]
     if "seccomp" in record["layers"]:
