@@ -22,7 +22,7 @@ from evaluation.benchmarks.mini.common import split_of
 from evaluation.training import tokenizers
 from evaluation.training.data import Batch, Batches, Stage
 from evaluation.training.evaluate import decode, final, shots_for
-from evaluation.training.trainer import Record, Schedule, Trainer, Workers, hidden, initialise, loss_of, write_record
+from evaluation.training.trainer import Record, Schedule, Trainer, Workers, initialise, loss_of, write_record
 from tests.conftest import ROOT
 
 ASSETS = ROOT / "entropycache" / "assets"
@@ -188,7 +188,7 @@ def test_loss_is_the_cross_entropy_of_the_masked_tokens_read_where_the_family_re
         log_p = torch.cat([log_p[:, :1], log_p[:, :-1]], dim=1)
     expected = -log_p.gather(-1, batch.ids[..., None])[..., 0][batch.masked].sum()
     torch.testing.assert_close(loss_of(model, batch), expected, rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(model.read_out(hidden(model, ids)), model.forward_full(ids))
+    torch.testing.assert_close(model.read_out(model.hidden(ids)), model.forward_full(ids))
 
 
 def test_the_number_of_threads_changes_nothing() -> None:

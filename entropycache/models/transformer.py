@@ -224,6 +224,10 @@ class Transformer(nn.Module):
         """Logits of every row from one plain bidirectional pass: unshifted, no cache, differentiable, any number of
         leading axes.
         """
+        return self.read_out(self.hidden(ids))
+
+    def hidden(self, ids: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t d"]:
+        """`forward_full` short of `read_out`, which a loss needs at some rows alone."""
         spec = self.spec
         x = self.embed(ids.to(self.device))
         rope = self.rope(ids.shape[-1])[: ids.shape[-1]]
@@ -232,7 +236,7 @@ class Transformer(nn.Module):
             k, v = kv.transpose(-4, -2).unbind(dim=-3)
             attended = F.scaled_dot_product_attention(q.transpose(-3, -2), k, v, enable_gqa=spec.heads != spec.kv_heads)
             x = layer.finish(x, attended.transpose(-3, -2).flatten(-2))
-        return self.read_out(x)
+        return x
 
     def forward(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from entropycache.models.attention import in_pairs
@@ -82,23 +82,10 @@ def initialise(model: Transformer, seed: int) -> None:
                 parameter.zero_()
 
 
-def hidden(model: Transformer, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-    """`Transformer.forward_full` short of its head, which the loss needs at the masked rows alone."""
-    spec = model.spec
-    x = model.embed(ids)
-    rope = model.rope(ids.shape[-1])[: ids.shape[-1]]
-    for layer in model.layers:
-        q, kv = layer.project(x, rope)
-        k, v = kv.transpose(-4, -2).unbind(dim=-3)
-        attended = F.scaled_dot_product_attention(q.transpose(-3, -2), k, v, enable_gqa=spec.heads != spec.kv_heads)
-        x = layer.finish(x, attended.transpose(-3, -2).flatten(-2))
-    return x
-
-
 def loss_of(model: Transformer, batch: Batch) -> Float[Tensor, ""]:
     """Summed cross-entropy over the masked rows; a shifted model's row i is read from row i-1."""
     ids, masked = batch.ids.to(model.device), batch.masked.to(model.device)
-    x = hidden(model, ids.masked_fill(masked, model.spec.mask_id))
+    x = model.hidden(ids.masked_fill(masked, model.spec.mask_id))
     rows, columns = masked.nonzero(as_tuple=True)
     logits = model.read_out(x[rows, model.sources(columns)])
     return F.cross_entropy(logits, ids[rows, columns], reduction="sum")
